@@ -1,0 +1,44 @@
+# Two commands matter: `make run` and `make test`. The rest is for people who change Penstock.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: run test check soak bench generate clean
+
+run: $(VENV)/.installed-run
+	$(BIN)/penstock up
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not soak"
+
+check: $(STAMP)
+	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/python -m penstock.wire.generate --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+soak: $(STAMP)
+	$(BIN)/python -m pytest -m soak -s --timeout=3600
+
+bench: $(STAMP)
+	$(BIN)/python -m bench.broker
+
+generate: $(STAMP)
+	$(BIN)/python -m penstock.wire.generate
+
+$(VENV)/.installed-run: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $(STAMP) $(VENV)/.installed-run
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist
