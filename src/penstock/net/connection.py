@@ -1,0 +1,311 @@
+"""One client connection: bytes to frames, answers back in the order of the requests.
+
+Hard rules:
+- A frame handed to the handler is only valid during that call. Small frames are slices of one receive buffer that
+  all connections of a loop share; large ones live in reused memory. What is needed longer must be decoded or copied.
+- Answers leave in request order, whatever order they become ready in: the protocol has no other way to match them.
+- Nothing a client does makes the broker hold more than `NetLimits` allows: reading stops instead.
+"""
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from penstock.net.limits import NetLimits
+from penstock.net.memory import FrameMemory
+from penstock.net.outbox import Outbox, Part
+
+log = logging.getLogger("penstock.net")
+
+_SIZE = struct.Struct(">i")
+_SCRATCH_BYTES = 256 * 1024
+# A frame that claims to be larger than this gets its memory as its bytes arrive, not on its word alone.
+_TRUSTED_BYTES = 4 * 1024 * 1024
+
+
+class FrameHandler(Protocol):
+    """The router's side of a connection."""
+
+    def connection_opened(self, connection: "Connection") -> None: ...
+
+    def frame_received(self, connection: "Connection", frame: memoryview) -> None: ...
+
+    def connection_closed(self, connection: "Connection") -> None: ...
+
+
+class SharedState:
+    """What all connections of one event loop share."""
+
+    def __init__(self, limits: NetLimits) -> None:
+        self.limits = limits
+        self.memory = FrameMemory(limits.max_queued_bytes)
+        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+
+
+class Reply:
+    """The place of one answer in its connection's order. Exactly one of `send` and `skip` is called, once."""
+
+    __slots__ = ("_connection", "_parts", "size")
+
+    def __init__(self, connection: "Connection", size: int) -> None:
+        self._connection = connection
+        self._parts: Sequence[Part] | None = None
+        self.size = size
+
+    def send(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._connection._reply_ready(self)
+
+    def skip(self) -> None:
+        """For requests that want no answer (produce with acks=0)."""
+        self.send(())
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Speaks length-prefixed frames. `tag` belongs to the handler."""
+
+    def __init__(self, shared: SharedState, handler: FrameHandler, listener_name: str) -> None:
+        self.listener_name = listener_name
+        self.peer_host = "?"
+        self.peer_port = 0
+        self.local_address: tuple[str, int] = ("", 0)
+        self.tag: Any = None
+        self.closed = False
+        self.reads = 0  # grows with every arrival; the sweep reads it instead of a clock per read
+        self.inflight_bytes = 0
+        self._shared = shared
+        self._handler = handler
+        self._pending: deque[Reply] = deque()
+        self._head = b""
+        self._partial: bytearray | None = None
+        self._filled = 0
+        self._frame_bytes = 0  # how far the partial buffer is to be filled
+        self._announced = 0  # how long the frame will be in the end
+        self._backlog = b""
+        self._reading = True
+        self._corked = False
+        self._corked_parts: list[Part] = []
+        self._transport: asyncio.Transport | None = None
+        self._outbox: Outbox | None = None
+
+    # -- transport side -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername") or ("?", 0)
+        here = transport.get_extra_info("sockname") or ("", 0)
+        self.peer_host, self.peer_port = str(peer[0]), int(peer[1])
+        self.local_address = (str(here[0]), int(here[1]))
+        self._outbox = Outbox(asyncio.get_running_loop(), transport, self._on_drained, self._on_broken)
+        self._handler.connection_opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._outbox is not None:
+            self._outbox.close()
+        if self._partial is not None:
+            self._shared.memory.give_back(self._partial)
+            self._partial = None
+        self._pending.clear()
+        self._backlog = b""
+        self._handler.connection_closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._partial is not None:
+            return memoryview(self._partial)[self._filled : self._frame_bytes]
+        scratch = self._shared.scratch
+        held = len(self._head)
+        if held:
+            scratch[:held] = self._head
+            return scratch[held:]
+        return scratch
+
+    def buffer_updated(self, count: int) -> None:
+        self.reads += 1
+        self._corked = True
+        if self._partial is not None:
+            self._filled += count
+            self._continue_partial(self._partial)
+        else:
+            end = len(self._head) + count
+            self._head = b""
+            self._consume(self._shared.scratch[:end])
+        self._uncork()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def resume_writing(self) -> None:
+        if self._outbox is not None:
+            self._outbox.transport_drained()
+
+    # -- frames in ----------------------------------------------------------------------------------------------
+
+    def _consume(self, data: memoryview) -> None:
+        position, end = 0, len(data)
+        while not self.closed:
+            if self._must_wait():
+                self._backlog = bytes(data[position:])
+                return
+            if end - position < 4:
+                self._head = bytes(data[position:])
+                return
+            size: int = _SIZE.unpack_from(data, position)[0]
+            if not 0 < size <= self._shared.limits.max_frame_bytes:
+                self.abort(
+                    f"announced a request of {size} bytes (allowed: 1 to {self._shared.limits.max_frame_bytes})"
+                )
+                return
+            start = position + 4
+            position = start + size
+            if position > end:
+                self._begin_partial(size, data[start:])
+                return
+            self._handler.frame_received(self, data[start:position])
+
+    def _begin_partial(self, size: int, beginning: memoryview) -> None:
+        buffer = self._shared.memory.take(min(size, _TRUSTED_BYTES))
+        if buffer is None:
+            # Out of budget: put the frame back, stop reading, and try again when memory is returned.
+            self._backlog = _SIZE.pack(size) + bytes(beginning)
+            self._pause_reading()
+            self._shared.memory.wait(self._retry_backlog)
+            return
+        self._partial = buffer
+        self._filled = len(beginning)
+        self._frame_bytes = min(size, len(buffer))
+        self._announced = size
+        buffer[: self._filled] = beginning
+
+    def _continue_partial(self, buffer: bytearray) -> None:
+        if self._filled < self._frame_bytes:
+            return
+        if self._frame_bytes < self._announced:
+            self._grow_partial(buffer)
+            return
+        # The handler runs before the buffer is given back: the frame is a view of it.
+        self._partial = None
+        self._handler.frame_received(self, memoryview(buffer)[: self._frame_bytes])
+        self._shared.memory.give_back(buffer)
+        if self._must_wait():
+            self._pause_reading()
+
+    def _grow_partial(self, buffer: bytearray) -> None:
+        wanted = min(self._announced, self._frame_bytes * 4)
+        larger = self._shared.memory.take(wanted)
+        if larger is None:
+            self.abort("its request does not fit into the memory for requests (queued.max.request.bytes)")
+            return
+        larger[: self._filled] = memoryview(buffer)[: self._filled]
+        self._shared.memory.give_back(buffer)
+        self._partial = larger
+        self._frame_bytes = min(self._announced, len(larger))
+
+    # -- limits -------------------------------------------------------------------------------------------------
+
+    def _must_wait(self) -> bool:
+        limits = self._shared.limits
+        full = (
+            len(self._pending) >= limits.max_inflight_requests
+            or self.inflight_bytes >= limits.max_inflight_bytes
+            or (self._outbox is not None and self._outbox.queued_bytes >= limits.max_outbox_bytes)
+        )
+        if full:
+            self._pause_reading()
+        return full
+
+    def _pause_reading(self) -> None:
+        if self._reading and self._transport is not None and not self.closed:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _retry_backlog(self) -> None:
+        """Takes up reading where a limit stopped it: first what had already arrived."""
+        if self.closed or self._corked:
+            return
+        backlog, self._backlog = self._backlog, b""
+        if backlog:
+            self._corked = True
+            self._consume(memoryview(bytearray(backlog)))
+            self._uncork()
+        if not self._backlog and not self._reading and self._transport is not None and not self.closed:
+            self._reading = True
+            self._transport.resume_reading()
+
+    # -- answers out --------------------------------------------------------------------------------------------
+
+    def begin_reply(self, size: int) -> Reply:
+        """Reserves the next place in the order of answers for a request of `size` bytes."""
+        reply = Reply(self, size)
+        self._pending.append(reply)
+        self.inflight_bytes += size
+        return reply
+
+    def _reply_ready(self, reply: Reply) -> None:
+        pending = self._pending
+        if self.closed or pending[0] is not reply:
+            return
+        parts = self._corked_parts
+        while pending and pending[0]._parts is not None:
+            done = pending.popleft()
+            assert done._parts is not None
+            self.inflight_bytes -= done.size
+            parts.extend(done._parts)
+        if not self._corked:
+            self._uncork()
+            if not self._reading and not self._must_wait():
+                self._retry_backlog()
+
+    def _uncork(self) -> None:
+        """Answers that became ready while one arrival was handled leave in one system call."""
+        self._corked = False
+        parts = self._corked_parts
+        if parts and self._outbox is not None and not self.closed:
+            self._corked_parts = []
+            self._outbox.send(parts)
+
+    def _on_drained(self) -> None:
+        if not self._reading and not self._corked and not self._must_wait():
+            self._retry_backlog()
+
+    def _on_broken(self, error: OSError) -> None:
+        self.abort(None)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    @property
+    def receiving(self) -> bool:
+        return self._partial is not None or bool(self._head)
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._outbox.queued_bytes if self._outbox is not None else 0
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._outbox.sent_bytes if self._outbox is not None else 0
+
+    @property
+    def awaiting_replies(self) -> int:
+        return len(self._pending)
+
+    def abort(self, reason: str | None) -> None:
+        """Cuts the connection off. A reason is logged; None is for a peer that left by itself."""
+        if self.closed:
+            return
+        if reason is not None:
+            log.warning("closing connection from %s:%s: client %s", self.peer_host, self.peer_port, reason)
+        if self._transport is not None:
+            self._transport.abort()
+        # Now, not when the transport gets to it: no frame may be handled after this.
+        self.connection_lost(None)
+
+    def close(self) -> None:
+        if self._transport is not None and not self.closed:
+            self._transport.close()
