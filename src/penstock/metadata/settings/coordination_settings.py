@@ -1,0 +1,130 @@
+"""Settings of topics' defaults, groups, producers, the controller and its quorum."""
+
+from typing import Annotated
+
+from penstock.metadata.settings.setting import (
+    CLUSTER_WIDE,
+    INT_MAX,
+    Bool,
+    Int,
+    List,
+    Long,
+    Short,
+)
+from penstock.metadata.settings.storage_settings import StorageSettings
+
+_ONE_VOTER = "a quorum of one voter elects itself at once"
+_NO_TRANSACTIONS = "transactions are not served by this release"
+
+
+class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
+    """What the controller and the group coordinator go by."""
+
+    num_partitions: Annotated[
+        int, Int("Partitions of a topic whose creator names no number.", at_least=1, update=CLUSTER_WIDE)
+    ] = 1
+    default_replication_factor: Annotated[
+        int | None,
+        Int(
+            "Replicas of a topic whose creator names no number; without it min(3, number of brokers).",
+            at_least=1,
+            update=CLUSTER_WIDE,
+            kafka_default="1",
+        ),
+    ] = None
+    min_insync_replicas: Annotated[
+        int, Int("In-sync replicas that acks=all needs.", at_least=1, update=CLUSTER_WIDE)
+    ] = 1
+    auto_create_topics_enable: Annotated[bool, Bool("Create a topic when a client asks for its metadata.")] = True
+    delete_topic_enable: Annotated[bool, Bool("Allow deleting topics.")] = True
+
+    offsets_topic_num_partitions: Annotated[
+        int, Int("Partitions of __consumer_offsets; fixed once the topic exists.", at_least=1)
+    ] = 50
+    offsets_topic_replication_factor: Annotated[
+        int, Short("Replicas of __consumer_offsets; as many as there are brokers if those are fewer.", at_least=1)
+    ] = 3
+    offsets_topic_segment_bytes: Annotated[int, Int("Segment size of __consumer_offsets.", at_least=14)] = 104_857_600
+    offsets_retention_minutes: Annotated[int, Int("How long offsets of an empty group are kept.", at_least=1)] = (
+        10_080
+    )
+    offsets_retention_check_interval_ms: Annotated[
+        int, Long("How often expired offsets are looked for.", at_least=1)
+    ] = 600_000
+    offset_metadata_max_bytes: Annotated[int, Int("Longest metadata string of a committed offset.", at_least=0)] = (
+        4_096
+    )
+    offsets_commit_timeout_ms: Annotated[
+        int, Int("How long a commit may wait for its records to be stored.", at_least=1)
+    ] = 5_000
+    offsets_load_buffer_size: Annotated[
+        int, Int("Bytes read at a time when a coordinator loads its partition.", at_least=1)
+    ] = 5_242_880
+    group_min_session_timeout_ms: Annotated[int, Int("Shortest session a member may ask for.", at_least=1)] = 6_000
+    group_max_session_timeout_ms: Annotated[int, Int("Longest session a member may ask for.", at_least=1)] = 1_800_000
+    group_initial_rebalance_delay_ms: Annotated[
+        int, Int("How long a new group waits for further members before its first assignment.", at_least=0)
+    ] = 3_000
+    group_max_size: Annotated[int, Int("Members of one group.", at_least=1)] = INT_MAX
+    group_coordinator_rebalance_protocols: Annotated[
+        tuple[str, ...],
+        List("Group protocols served.", choices=("classic",), kafka_default="classic,consumer,streams"),
+    ] = ("classic",)
+
+    producer_id_expiration_ms: Annotated[
+        int,
+        Int("How long the sequence state of a silent idempotent producer is kept.", at_least=1, update=CLUSTER_WIDE),
+    ] = 86_400_000
+    producer_id_expiration_check_interval_ms: Annotated[
+        int, Int("How often expired producers are looked for.", at_least=1)
+    ] = 600_000
+    transactional_id_expiration_ms: Annotated[
+        int, Int("How long an idle transactional id is kept.", at_least=1, no_effect=_NO_TRANSACTIONS)
+    ] = 604_800_000
+    transaction_max_timeout_ms: Annotated[
+        int, Int("Longest transaction.", at_least=1, no_effect=_NO_TRANSACTIONS)
+    ] = 900_000
+    transaction_state_log_num_partitions: Annotated[
+        int, Int("Partitions of __transaction_state.", at_least=1, no_effect=_NO_TRANSACTIONS)
+    ] = 50
+    transaction_state_log_replication_factor: Annotated[
+        int, Short("Replicas of __transaction_state.", at_least=1, no_effect=_NO_TRANSACTIONS)
+    ] = 3
+    transaction_state_log_min_isr: Annotated[
+        int, Int("In-sync replicas of __transaction_state.", at_least=1, no_effect=_NO_TRANSACTIONS)
+    ] = 2
+
+    controller_quorum_fetch_timeout_ms: Annotated[
+        int,
+        Int(
+            "A follower without an answer of the leader for this long starts an election.",
+            at_least=1,
+            no_effect=_ONE_VOTER,
+            kafka_default="2000",
+        ),
+    ] = 1_000
+    controller_quorum_election_timeout_ms: Annotated[
+        int,
+        Int("How long a candidate waits for votes.", at_least=1, no_effect=_ONE_VOTER, kafka_default="1000"),
+    ] = 500
+    controller_quorum_election_backoff_max_ms: Annotated[
+        int, Int("Longest pause after a lost election.", at_least=1, no_effect=_ONE_VOTER)
+    ] = 1_000
+    broker_heartbeat_interval_ms: Annotated[
+        int,
+        Int(
+            "How often a broker reports to the controller.",
+            at_least=1,
+            no_effect="the only broker shares the controller's process",
+            kafka_default="2000",
+        ),
+    ] = 500
+    broker_session_timeout_ms: Annotated[
+        int,
+        Int(
+            "A broker silent for this long is fenced.",
+            at_least=1,
+            no_effect="the only broker shares the controller's process",
+            kafka_default="9000",
+        ),
+    ] = 3_000
