@@ -1,0 +1,108 @@
+"""Programs that other people wrote and that the tests run: kcat, and Kafka's Java clients and console tools.
+
+What is missing is installed once: kcat by apt where that is allowed, Kafka's jars by Maven from Maven Central into
+a cache outside the repository (`PENSTOCK_TEST_CACHE`, by default `~/.cache/penstock-tests`). What cannot be had is
+skipped with the reason, never faked.
+"""
+
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+CACHE = Path(os.environ.get("PENSTOCK_TEST_CACHE", Path.home() / ".cache" / "penstock-tests"))
+JAVA_SOURCES = Path(__file__).parent / "java"
+INSTALL_TIMEOUT_SECONDS = 280
+
+MAVEN_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+
+
+@functools.cache
+def kcat() -> str:
+    """Path of kcat, installed when it is missing and may be."""
+    found = shutil.which("kcat") or shutil.which("kafkacat")
+    if found is None:
+        _install_with_apt("kcat")
+        found = shutil.which("kcat")
+    if found is None:
+        pytest.skip("kcat is not installed, and apt cannot install it here (try: apt-get install kcat)")
+    return found
+
+
+def _install_with_apt(package: str) -> None:
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        return
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    with _locked("apt"):
+        for command in (["install"], ["update"], ["install"]):
+            arguments = ["apt-get", *command, "-y", *([package] if command == ["install"] else [])]
+            try:
+                done = subprocess.run(arguments, env=environment, capture_output=True, timeout=INSTALL_TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                return
+            if command == ["install"] and done.returncode == 0:
+                return
+
+
+@functools.cache
+def kafka_jars() -> Path:
+    """Directory with the jars of Kafka's clients and tools, fetched from Maven Central once."""
+    for program in ("java", "javac", "mvn"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed: the Java tests need a JDK (17 or newer) and Maven")
+    pom = JAVA_SOURCES / "pom.xml"
+    target = CACHE / f"kafka-jars-{_digest(pom)}"
+    with _locked("jars"):
+        if not target.exists():
+            _copy_dependencies(pom, target)
+    return target
+
+
+def _copy_dependencies(pom: Path, target: Path) -> None:
+    partial = target.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    command = ["mvn", "-B", "-q", "-f", str(pom), MAVEN_COPY, f"-DoutputDirectory={partial}", "-DincludeScope=runtime"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"Maven Central did not answer within {INSTALL_TIMEOUT_SECONDS} s")
+    if done.returncode != 0:
+        pytest.skip(f"Kafka's jars cannot be fetched from Maven Central: {done.stdout[-600:]}")
+    partial.rename(target)
+
+
+@functools.cache
+def java_classpath() -> str:
+    """Class path with Kafka's jars and the test driver (`tests/java/penstock`), compiled once per content."""
+    jars = kafka_jars()
+    sources = sorted((JAVA_SOURCES / "penstock").glob("*.java"))
+    classes = CACHE / f"driver-{_digest(JAVA_SOURCES / 'pom.xml', *sources)}"
+    with _locked("driver"):
+        if not classes.exists():
+            partial = classes.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            command = ["javac", "-d", str(partial), "-cp", f"{jars}/*", *map(str, sources)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_SECONDS)
+            assert done.returncode == 0, done.stderr
+            partial.rename(classes)
+    return f"{classes}:{jars}/*"
+
+
+def _digest(*files: Path) -> str:
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+@contextmanager
+def _locked(name: str) -> Iterator[None]:
+    """Two test runs on one machine must not install the same thing at once."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(CACHE / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
