@@ -12,7 +12,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from penstock.net.limits import NetLimits
 from penstock.net.memory import FrameMemory
@@ -94,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- transport side -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour, not by inheritance
         self._transport = transport
         peer = transport.get_extra_info("peername") or ("?", 0)
         here = transport.get_extra_info("sockname") or ("", 0)

@@ -1,0 +1,190 @@
+"""From frames to handlers: reads the request header, dispatches, and puts the answer in its place.
+
+Produce and Fetch are handled here and now, on the frame as it lies in the receive buffer. Every other API is decoded
+and runs as a coroutine, one at a time per connection, in the order of arrival; so does a Produce or Fetch that
+arrives behind one of those, from a copy of its frame. Answers leave in request order in any case (see `net`).
+"""
+
+import asyncio
+import importlib
+import logging
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.context import RequestContext
+from penstock.broker.frames import encode_response_frame
+from penstock.net.connection import Connection, Reply
+from penstock.wire import served
+from penstock.wire.apis import API_TABLE, Api
+from penstock.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+log = logging.getLogger("penstock.broker")
+
+_HEAD = struct.Struct(">hhih")
+_PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
+
+HotHandler = Callable[[Connection, Reply, RequestContext, memoryview, int], None]
+Handler = Callable[["Broker", RequestContext, Any], Awaitable[Any]]
+
+
+class ConnectionState:
+    """What the router remembers of a connection between two requests."""
+
+    __slots__ = ("client_id", "client_id_bytes", "queue", "working")
+
+    def __init__(self) -> None:
+        self.client_id: str | None = None
+        self.client_id_bytes: bytes | None = None
+        self.queue: deque[Callable[[], Awaitable[None]]] = deque()
+        self.working = False
+
+
+class Router:
+    """The `FrameHandler` behind every listener of a broker."""
+
+    def __init__(self, broker: "Broker", produce: HotHandler, fetch: HotHandler) -> None:
+        self.requests: dict[int, int] = {}
+        self._broker = broker
+        self._hot: dict[int, HotHandler] = {_PRODUCE: produce, _FETCH: fetch}
+        self._handlers: dict[int, Handler] = {}
+        # The event loop keeps only weak references to tasks.
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connection_opened(self, connection: Connection) -> None:
+        connection.tag = ConnectionState()
+
+    def connection_closed(self, connection: Connection) -> None:
+        state: ConnectionState | None = connection.tag
+        if state is not None:
+            state.queue.clear()
+        self._broker.connection_closed(connection)
+
+    def frame_received(self, connection: Connection, frame: memoryview) -> None:
+        state: ConnectionState = connection.tag
+        try:
+            context, position = self._read_header(connection, state, frame)
+            self._dispatch(connection, state, context, frame, position)
+        except (WireError, struct.error) as error:
+            connection.abort(f"sent a malformed request ({error})")
+
+    # -- header -------------------------------------------------------------------------------------------------
+
+    def _read_header(
+        self, connection: Connection, state: ConnectionState, frame: memoryview
+    ) -> tuple[RequestContext, int]:
+        api_key, api_version, correlation_id, size = _HEAD.unpack_from(frame)
+        position = 10 + max(size, 0)
+        if size < -1 or position > len(frame):
+            raise WireError(f"client id of {size} bytes in a request of {len(frame)}")
+        raw = bytes(frame[10:position]) if size >= 0 else None
+        if raw != state.client_id_bytes:
+            state.client_id_bytes = raw
+            state.client_id = raw.decode("utf-8", "replace") if raw is not None else None
+        context = RequestContext(
+            api_key,
+            api_version,
+            correlation_id,
+            state.client_id,
+            connection.peer_host,
+            connection.listener_name,
+            connection.local_address,
+        )
+        api = API_TABLE.get(api_key)
+        if api is not None and api_version >= api.flexible_from:
+            position = _skip_tagged_fields(frame, position)
+        return context, position
+
+    # -- dispatch -----------------------------------------------------------------------------------------------
+
+    def _dispatch(
+        self, connection: Connection, state: ConnectionState, context: RequestContext, frame: memoryview, position: int
+    ) -> None:
+        api_key = context.api_key
+        if not served.is_served(api_key, context.api_version):
+            self._refuse_version(connection, context)
+            return
+        self.requests[api_key] = self.requests.get(api_key, 0) + 1
+        reply = connection.begin_reply(len(frame))
+        hot = self._hot.get(api_key)
+        if hot is not None and not state.working:
+            hot(connection, reply, context, frame, position)
+        elif hot is not None:
+            copy = memoryview(bytearray(frame))
+            self._enqueue(connection, state, lambda: self._run_hot(hot, connection, reply, context, copy, position))
+        else:
+            request, end = API_TABLE[api_key].request_class().decode(frame, position, context.api_version)
+            if end != len(frame):
+                raise WireError(f"{len(frame) - end} bytes too many behind a {API_TABLE[api_key].name} request")
+            self._enqueue(connection, state, lambda: self._run(connection, reply, context, request))
+
+    def _refuse_version(self, connection: Connection, context: RequestContext) -> None:
+        """ApiVersions falls back to version 0, which every client can read; anything else cannot be answered."""
+        if context.api_key == _API_VERSIONS:
+            from penstock.broker.handlers.api_versions import unsupported_version_response
+
+            context.api_version = 0
+            reply = connection.begin_reply(0)
+            reply.send([encode_response_frame(context, unsupported_version_response())])
+            return
+        api: Api | None = API_TABLE.get(context.api_key)
+        name = api.name if api is not None else f"API key {context.api_key}"
+        connection.abort(f"asked for {name} version {context.api_version}, which is not served")
+
+    # -- one coroutine at a time per connection -----------------------------------------------------------------
+
+    def _enqueue(self, connection: Connection, state: ConnectionState, job: Callable[[], Awaitable[None]]) -> None:
+        state.queue.append(job)
+        if not state.working:
+            state.working = True
+            task = asyncio.get_running_loop().create_task(self._work(connection, state))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, connection: Connection, state: ConnectionState) -> None:
+        try:
+            while state.queue:
+                await state.queue.popleft()()
+        except WireError as error:
+            connection.abort(f"sent a malformed request ({error})")
+        except Exception:  # the edge: a bug in a handler costs its connection, not the broker
+            log.exception("request from %s:%s failed", connection.peer_host, connection.peer_port)
+            connection.abort("made a request that the broker failed to handle; see the traceback above")
+        finally:
+            state.working = False
+
+    async def _run_hot(
+        self,
+        hot: HotHandler,
+        connection: Connection,
+        reply: Reply,
+        context: RequestContext,
+        frame: memoryview,
+        position: int,
+    ) -> None:
+        hot(connection, reply, context, frame, position)
+
+    async def _run(self, connection: Connection, reply: Reply, context: RequestContext, request: Any) -> None:
+        handler = self._handlers.get(context.api_key) or self._load_handler(context.api_key)
+        response = await handler(self._broker, context, request)
+        reply.send([encode_response_frame(context, response)])
+
+    def _load_handler(self, api_key: int) -> Handler:
+        """Handlers are imported at first use: start-up pays only for what is asked of it."""
+        module = importlib.import_module(f"penstock.broker.handlers.{API_TABLE[api_key].module}")
+        handler: Handler = module.handle
+        self._handlers[api_key] = handler
+        return handler
+
+
+def _skip_tagged_fields(frame: memoryview, position: int) -> int:
+    """Header version 2 ends with tagged fields; no client sends any yet, so one zero byte is the rule."""
+    if position < len(frame) and frame[position] == 0:
+        return position + 1
+    from penstock.wire.primitives import skip_tagged_fields
+
+    return skip_tagged_fields(frame, position)
