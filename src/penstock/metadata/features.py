@@ -1,0 +1,58 @@
+"""Feature levels: what a cluster may write, so that it can be upgraded broker by broker.
+
+`metadata.version` uses Kafka's numbers, because clients and tools read it: 25 is Kafka's 4.0-IV3, the level whose
+records (partitions with directories, brokers with log directories) are the ones written here. Only what is served is
+finalized: group.version (KIP-848), transaction.version (KIP-890), kraft.version (KIP-853) and the others are absent,
+which to a client means level 0.
+Hard rule: a node refuses to start on a level or a record that it does not know.
+"""
+
+from typing import NamedTuple
+
+from penstock.wire.struct import RecordMessage
+
+METADATA_VERSION = "metadata.version"
+METADATA_LEVEL = 25
+
+
+class LevelRange(NamedTuple):
+    minimum: int
+    maximum: int
+
+
+SUPPORTED_FEATURES = {METADATA_VERSION: LevelRange(METADATA_LEVEL, METADATA_LEVEL)}
+
+# The version in which each record is written at level 25; 0 where not listed. Version 2 of the partition records
+# belongs to eligible leader replicas (KIP-966), version 4 of the registration to cordoned directories.
+_RECORD_VERSIONS = {
+    "RegisterBrokerRecord": 3,
+    "PartitionRecord": 1,
+    "PartitionChangeRecord": 1,
+    "BrokerRegistrationChangeRecord": 2,
+}
+
+
+class UnsupportedLevel(Exception):
+    """The metadata was written at a level that this release does not know. The message is for the operator."""
+
+
+def record_version(record: RecordMessage) -> int:
+    """The version in which the finalized level lets this record be written."""
+    return _RECORD_VERSIONS.get(type(record).__name__, 0)
+
+
+def check_level(name: str, level: int) -> None:
+    """Raises `UnsupportedLevel` for a finalized feature that this release cannot honour."""
+    supported = SUPPORTED_FEATURES.get(name)
+    if level == 0 and name != METADATA_VERSION:
+        return
+    if supported is None:
+        raise UnsupportedLevel(
+            f"the metadata has feature {name} at level {level}, which this release does not know; "
+            "start a newer release on this data"
+        )
+    if not supported.minimum <= level <= supported.maximum:
+        raise UnsupportedLevel(
+            f"the metadata has {name} at level {level}; this release knows levels {supported.minimum} to "
+            f"{supported.maximum}; start the release that wrote it"
+        )
