@@ -19,7 +19,7 @@ import pytest
 
 CACHE = Path(os.environ.get("PENSTOCK_TEST_CACHE", Path.home() / ".cache" / "penstock-tests"))
 JAVA_SOURCES = Path(__file__).parent / "java"
-INSTALL_TIMEOUT_SECONDS = 280
+INSTALL_SECONDS = 280
 
 MAVEN_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 
@@ -44,7 +44,7 @@ def _install_with_apt(package: str) -> None:
         for command in (["install"], ["update"], ["install"]):
             arguments = ["apt-get", *command, "-y", *([package] if command == ["install"] else [])]
             try:
-                done = subprocess.run(arguments, env=environment, capture_output=True, timeout=INSTALL_TIMEOUT_SECONDS)
+                done = subprocess.run(arguments, env=environment, capture_output=True, timeout=INSTALL_SECONDS)
             except subprocess.TimeoutExpired:
                 return
             if command == ["install"] and done.returncode == 0:
@@ -68,11 +68,20 @@ def kafka_jars() -> Path:
 def _copy_dependencies(pom: Path, target: Path) -> None:
     partial = target.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    command = ["mvn", "-B", "-q", "-f", str(pom), MAVEN_COPY, f"-DoutputDirectory={partial}", "-DincludeScope=runtime"]
+    command = [
+        "mvn",
+        "-B",
+        "-q",
+        "-f",
+        str(pom),
+        MAVEN_COPY,
+        f"-DoutputDirectory={partial}",
+        "-DincludeScope=runtime",
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS)
     except subprocess.TimeoutExpired:
-        pytest.skip(f"Maven Central did not answer within {INSTALL_TIMEOUT_SECONDS} s")
+        pytest.skip(f"Maven Central did not answer within {INSTALL_SECONDS} s")
     if done.returncode != 0:
         pytest.skip(f"Kafka's jars cannot be fetched from Maven Central: {done.stdout[-600:]}")
     partial.rename(target)
@@ -89,7 +98,7 @@ def java_classpath() -> str:
             partial = classes.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
             command = ["javac", "-d", str(partial), "-cp", f"{jars}/*", *map(str, sources)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_SECONDS)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS)
             assert done.returncode == 0, done.stderr
             partial.rename(classes)
     return f"{classes}:{jars}/*"

@@ -89,7 +89,9 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise AssertionError(f"still running {STOP_SECONDS} s after signal {signal_number}:\n{self.log()}") from None
+            raise AssertionError(
+                f"still running {STOP_SECONDS} s after signal {signal_number}:\n{self.log()}"
+            ) from None
 
     def rss_bytes(self) -> int:
         output = subprocess.run(["ps", "-o", "rss=", "-p", str(self.pid)], capture_output=True, check=True).stdout

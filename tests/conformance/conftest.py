@@ -1,0 +1,93 @@
+"""One broker process for the whole conformance suite, and every client against it.
+
+`PENSTOCK_TEST_BOOTSTRAP=host:port` runs the suite against that address instead: a test that does not pass against
+Apache Kafka itself is a wrong test.
+"""
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.conformance.clients import Aiokafka, Client, Confluent, Java, KafkaPython, Kcat
+from tests.conformance.java import Jvm
+from tests.processes import BrokerProcess
+from tests.waiting import eventually
+
+SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+CLIENT_NAMES = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "java")
+NewTopicFunction = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    given = os.environ.get("PENSTOCK_TEST_BOOTSTRAP")
+    if given:
+        yield given
+        return
+    pytest.importorskip("penstock.cli.main")
+    with BrokerProcess(tmp_path_factory.mktemp("conformance") / "data", SETTINGS) as process:
+        yield process.bootstrap
+        assert "Traceback" not in process.log(), process.log()
+
+
+@pytest.fixture(scope="session")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
+    running = Jvm(tmp_path_factory.mktemp("jvm") / "jvm.log")
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+@pytest.fixture
+def new_topic(bootstrap: str, admin: AdminClient) -> NewTopicFunction:
+    """Creates topics with names of their own."""
+
+    def create(partitions: int = 1, **config: str) -> str:
+        name = f"topic-{uuid.uuid4().hex[:12]}"
+        config = {key.replace("_", "."): value for key, value in config.items()}
+        topic = NewTopic(name, partitions, 1, config=config)
+        admin.create_topics([topic])[name].result(30)
+        eventually(lambda: _is_served(admin, name, partitions), 30)
+        return name
+
+    return create
+
+
+def _is_served(admin: AdminClient, name: str, partitions: int) -> bool:
+    topic = admin.list_topics(name, timeout=30).topics[name]
+    return topic.error is None and sum(p.leader >= 0 for p in topic.partitions.values()) == partitions
+
+
+@pytest.fixture
+def new_group() -> str:
+    return f"group-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def get_client(request: pytest.FixtureRequest) -> Callable[[str], Client]:
+    """A client by its name; Java's starts the JVM when it is first asked for."""
+    plain: dict[str, Callable[[], Client]] = {
+        "confluent-kafka": Confluent,
+        "kafka-python": KafkaPython,
+        "aiokafka": Aiokafka,
+        "kcat": Kcat,
+    }
+
+    def get(name: str) -> Client:
+        if name == "java":
+            return Java(request.getfixturevalue("jvm"))
+        return plain[name]()
+
+    return get
+
+
+@pytest.fixture(params=CLIENT_NAMES)
+def client(request: pytest.FixtureRequest, get_client: Callable[[str], Client]) -> Client:
+    return get_client(request.param)
