@@ -96,6 +96,10 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 
 def encode_uvarint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     write_uvarint(out, value)
     return bytes(out)
@@ -128,7 +132,7 @@ def read_compact_string(buf: memoryview, pos: int) -> tuple[str, int]:
     length = buf[pos]
     pos += 1
     if length > 0x7F:
-        length, pos = read_uvarint(buf, pos - 1)
+        length, pos = _read_long_length(buf, pos - 1)
     end = pos + length - 1
     if end < pos:
         raise _negative("string", -1)
@@ -139,11 +143,18 @@ def read_compact_nullable_string(buf: memoryview, pos: int) -> tuple[str | None,
     length = buf[pos]
     pos += 1
     if length > 0x7F:
-        length, pos = read_uvarint(buf, pos - 1)
+        length, pos = _read_long_length(buf, pos - 1)
     if length == 0:
         return None, pos
     end = pos + length - 1
     return buf[pos:end].tobytes().decode(), end
+
+
+def _read_long_length(buf: memoryview, pos: int) -> tuple[int, int]:
+    length, pos = read_uvarint(buf, pos)
+    if length > _MAX_STRING_BYTES + 1:
+        raise WireError(f"a string of {length - 1} bytes is longer than {_MAX_STRING_BYTES}")
+    return length, pos
 
 
 def write_string(out: bytearray, value: str) -> None:
@@ -363,7 +374,7 @@ def skip_tagged_fields(buf: memoryview, pos: int) -> int:
     return pos
 
 
-def write_tagged_field(out: bytearray, tag: int, value: bytearray) -> None:
+def write_tagged_field(out: bytearray, tag: int, value: Buffer) -> None:
     write_uvarint(out, tag)
     write_uvarint(out, len(value))
     out += value

@@ -132,8 +132,9 @@ class _Decoder:
         if not nullable:
             self.lines.add(call)
             return
-        # A signed byte stands before a nullable struct: negative for null. Any other value means present.
-        with self.lines.indented("if buf[pos] > 0x7F:"):
+        # A signed byte stands before a nullable struct, negative for null; inside a tag it is a varint, 0 for null.
+        null = "buf[pos] > 0x7F" if field.tag is None else "buf[pos] == 0"
+        with self.lines.indented(f"if {null}:"):
             self.lines.add(f"msg.{field.snake} = None", "pos += 1")
         with self.lines.indented("else:"):
             self.lines.add("pos += 1", call)

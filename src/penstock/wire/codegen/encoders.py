@@ -135,7 +135,7 @@ class _Encoder:
                 self.lines.add(call + ignore)
                 return
             with self.lines.indented(f"if {value} is None:"):
-                self.lines.add(f"{self.out}.append(0xFF)")
+                self.lines.add(f"{self.out}.append({'0xFF' if field.tag is None else '0'})")
             with self.lines.indented("else:"):
                 self.lines.add(f"{self.out}.append(1)", call)
         else:

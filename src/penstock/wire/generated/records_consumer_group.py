@@ -406,7 +406,7 @@ def _decode_consumer_group_member_metadata_value_flexible(buf: memoryview, pos: 
         size, pos = read_uvarint(buf, pos)
         end = pos + size
         if tag == 0:
-            if buf[pos] > 0x7F:
+            if buf[pos] == 0:
                 msg.classic_member_metadata = None
                 pos += 1
             else:
@@ -471,7 +471,7 @@ def _encode_consumer_group_member_metadata_value_flexible(msg: ConsumerGroupMemb
     if msg.classic_member_metadata is not None:
         value = bytearray()
         if msg.classic_member_metadata is None:
-            value.append(0xFF)
+            value.append(0)
         else:
             value.append(1)
             _encode_consumer_group_member_metadata_value_classic_member_metadata_flexible(msg.classic_member_metadata, version, value)

@@ -1,0 +1,156 @@
+"""Which versions of which API this release answers, and why the others are not there.
+
+The one place: the router refuses by it, ApiVersions advertises by it, `docs/compatibility.md` is written from it.
+Every API of the protocol is in exactly one of the two tables.
+"""
+
+from typing import NamedTuple
+
+from penstock.wire.apis import API_TABLE, ApiKey
+
+
+class Served(NamedTuple):
+    min_version: int
+    max_version: int
+    note: str = ""  # what is not done, or why the advertised range differs
+    advertised_min_version: int = -1  # −1: as served
+
+    @property
+    def first_advertised(self) -> int:
+        return self.min_version if self.advertised_min_version < 0 else self.advertised_min_version
+
+
+SERVED: dict[int, Served] = {
+    ApiKey.PRODUCE: Served(
+        3,
+        13,
+        "0–2 are advertised and answered with UNSUPPORTED_VERSION: librdkafka derives its compression codecs from the"
+        " minimum (KAFKA-18659). Transactional batches are refused until transactions are built.",
+        advertised_min_version=0,
+    ),
+    ApiKey.FETCH: Served(4, 18, "Aborted transactions are always empty: there are no transactions yet."),
+    ApiKey.LIST_OFFSETS: Served(1, 11, "Nothing is tiered yet: −4 answers as −2, −5 answers −1."),
+    ApiKey.METADATA: Served(0, 13),
+    ApiKey.OFFSET_COMMIT: Served(2, 10),
+    ApiKey.OFFSET_FETCH: Served(1, 10, "No unstable offsets: there are no transactions yet."),
+    ApiKey.FIND_COORDINATOR: Served(0, 6, "Groups only; transactional ids and share groups are refused."),
+    ApiKey.JOIN_GROUP: Served(0, 9),
+    ApiKey.HEARTBEAT: Served(0, 4),
+    ApiKey.LEAVE_GROUP: Served(0, 5),
+    ApiKey.SYNC_GROUP: Served(0, 5),
+    ApiKey.DESCRIBE_GROUPS: Served(0, 6),
+    ApiKey.LIST_GROUPS: Served(0, 5),
+    ApiKey.API_VERSIONS: Served(
+        0, 4, "A higher version is answered in version 0 with UNSUPPORTED_VERSION, as KIP-511 asks."
+    ),
+    ApiKey.CREATE_TOPICS: Served(2, 7),
+    ApiKey.DELETE_TOPICS: Served(1, 6),
+    ApiKey.DELETE_RECORDS: Served(0, 2),
+    ApiKey.INIT_PRODUCER_ID: Served(
+        0, 5, "Idempotent producers; a transactional id is refused until transactions are built."
+    ),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(2, 4),
+    ApiKey.DESCRIBE_CONFIGS: Served(1, 4, "Resources: topics and brokers."),
+    ApiKey.ALTER_CONFIGS: Served(0, 2, "Resources: topics and brokers."),
+    ApiKey.DESCRIBE_LOG_DIRS: Served(1, 5, "No future replicas, no cordoned directories."),
+    ApiKey.CREATE_PARTITIONS: Served(0, 3),
+    ApiKey.DELETE_GROUPS: Served(0, 3),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, "Resources: topics and brokers."),
+    ApiKey.OFFSET_DELETE: Served(0, 0),
+    ApiKey.DESCRIBE_CLUSTER: Served(0, 2),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0),
+}
+
+_TRANSACTIONS = "Transactions are not built yet."
+_SECURITY = "SASL and ACLs are not built yet; the gate is there and allows all."
+_TOKENS = "Delegation tokens are not planned: use SASL/OAUTHBEARER."
+_QUORUM = "Between voters of the metadata quorum; a cluster of one voter sends none."
+_CLUSTER = "Between brokers and controllers; a single node has nobody to talk to."
+_REPLICAS = "Moving replicas needs more than one broker."
+_QUOTAS = "Quotas are not built yet."
+_CONSUMER_GROUPS = "Consumer groups of KIP-848 are not built yet; clients fall back to classic groups."
+_SHARE_GROUPS = "Share groups (KIP-932) are not built yet."
+_SHARE_STATE = "Between group and share coordinator; share groups (KIP-932) are not built yet."
+_STREAMS_GROUPS = "Streams groups (KIP-1071) are not built; Kafka Streams uses classic groups by default."
+_TELEMETRY = "Hidden on purpose: clients skip telemetry that is not advertised, as they do with Kafka by default."
+
+NOT_SERVED: dict[int, str] = {
+    ApiKey.SASL_HANDSHAKE: _SECURITY,
+    ApiKey.SASL_AUTHENTICATE: _SECURITY,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _TRANSACTIONS,
+    ApiKey.ADD_OFFSETS_TO_TXN: _TRANSACTIONS,
+    ApiKey.END_TXN: _TRANSACTIONS,
+    ApiKey.WRITE_TXN_MARKERS: _TRANSACTIONS,
+    ApiKey.TXN_OFFSET_COMMIT: _TRANSACTIONS,
+    ApiKey.DESCRIBE_TRANSACTIONS: _TRANSACTIONS,
+    ApiKey.LIST_TRANSACTIONS: _TRANSACTIONS,
+    ApiKey.DESCRIBE_PRODUCERS: "Comes with transactions.",
+    ApiKey.DESCRIBE_ACLS: _SECURITY,
+    ApiKey.CREATE_ACLS: _SECURITY,
+    ApiKey.DELETE_ACLS: _SECURITY,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _SECURITY,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _SECURITY,
+    ApiKey.CREATE_DELEGATION_TOKEN: _TOKENS,
+    ApiKey.RENEW_DELEGATION_TOKEN: _TOKENS,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: _TOKENS,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: _TOKENS,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _QUOTAS,
+    ApiKey.ALTER_CLIENT_QUOTAS: _QUOTAS,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: "Moving a replica between directories is not built yet.",
+    ApiKey.ELECT_LEADERS: _REPLICAS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _REPLICAS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _REPLICAS,
+    ApiKey.UPDATE_FEATURES: "Features are finalized when a data directory is formatted; upgrades are not built yet.",
+    ApiKey.LIST_CONFIG_RESOURCES: "Only topics and brokers have configurations so far; list them with Metadata.",
+    ApiKey.VOTE: _QUORUM,
+    ApiKey.BEGIN_QUORUM_EPOCH: _QUORUM,
+    ApiKey.END_QUORUM_EPOCH: _QUORUM,
+    ApiKey.DESCRIBE_QUORUM: "Comes with a quorum of several voters.",
+    ApiKey.FETCH_SNAPSHOT: _QUORUM,
+    ApiKey.ADD_RAFT_VOTER: _QUORUM,
+    ApiKey.REMOVE_RAFT_VOTER: _QUORUM,
+    ApiKey.UPDATE_RAFT_VOTER: _QUORUM,
+    ApiKey.ALTER_PARTITION: _CLUSTER,
+    ApiKey.ENVELOPE: _CLUSTER,
+    ApiKey.BROKER_REGISTRATION: _CLUSTER,
+    ApiKey.BROKER_HEARTBEAT: _CLUSTER,
+    ApiKey.UNREGISTER_BROKER: _CLUSTER,
+    ApiKey.ALLOCATE_PRODUCER_IDS: _CLUSTER,
+    ApiKey.CONTROLLER_REGISTRATION: _CLUSTER,
+    ApiKey.UNREGISTER_CONTROLLER: _CLUSTER,
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: _CLUSTER,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _CONSUMER_GROUPS,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _CONSUMER_GROUPS,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _TELEMETRY,
+    ApiKey.PUSH_TELEMETRY: _TELEMETRY,
+    ApiKey.SHARE_GROUP_HEARTBEAT: _SHARE_GROUPS,
+    ApiKey.SHARE_GROUP_DESCRIBE: _SHARE_GROUPS,
+    ApiKey.SHARE_FETCH: _SHARE_GROUPS,
+    ApiKey.SHARE_ACKNOWLEDGE: _SHARE_GROUPS,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _SHARE_GROUPS,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _SHARE_GROUPS,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _SHARE_GROUPS,
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: _SHARE_STATE,
+    ApiKey.READ_SHARE_GROUP_STATE: _SHARE_STATE,
+    ApiKey.WRITE_SHARE_GROUP_STATE: _SHARE_STATE,
+    ApiKey.DELETE_SHARE_GROUP_STATE: _SHARE_STATE,
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: _SHARE_STATE,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: _STREAMS_GROUPS,
+    ApiKey.STREAMS_GROUP_DESCRIBE: _STREAMS_GROUPS,
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: _STREAMS_GROUPS,
+}
+
+
+def is_served(api_key: int, version: int) -> bool:
+    served = SERVED.get(api_key)
+    return served is not None and served.min_version <= version <= served.max_version
+
+
+def advertised_versions() -> list[tuple[int, int, int]]:
+    """(key, min, max) of every API for the ApiVersions response, by key."""
+    return [(key, served.first_advertised, served.max_version) for key, served in sorted(SERVED.items())]
+
+
+def api_name(api_key: int) -> str:
+    api = API_TABLE.get(api_key)
+    return api.name if api is not None else f"API {api_key}"
