@@ -1,0 +1,168 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: positions of groups, and of consumers that only store offsets here.
+
+A commit with a generation needs a member of that generation. One without (generation −1) is accepted while the
+group is empty; if there is no group it makes a "simple" one, which has no protocol type.
+"""
+
+from penstock.groups.classic.group import ClassicGroup, GroupState
+from penstock.groups.classic.rebalance import keep_session
+from penstock.groups.decision import GroupRecord, Turn, Waiter
+from penstock.groups.group_records import offset_record, offset_tombstone
+from penstock.groups.offset_store import CommittedOffset, OffsetStore, TopicOffsets
+from penstock.model.errors import ErrorCode
+from penstock.model.ids import ZERO_UUID
+from penstock.wire.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from penstock.wire.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from penstock.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from penstock.wire.generated.records_group import OffsetCommitValue
+
+_GROUP_ID_NOT_FOUND_FROM = 9
+_NO_OFFSET = CommittedOffset(-1, -1, "", -1)
+
+
+# -- commit ---------------------------------------------------------------------------------------------------------
+
+
+def commit_offsets(
+    turn: Turn, group: ClassicGroup | None, request: OffsetCommitRequest, api_version: int, waiter: Waiter
+) -> None:
+    """Topics must carry both name and id: the caller has looked up the one by the other."""
+    error = _check_commit(group, request, api_version)
+    if error:
+        turn.answer(waiter, error)
+        return
+    if group is not None:
+        member = group.members.get(request.member_id)
+        if member is not None:
+            keep_session(turn, member)
+    response = OffsetCommitResponse()
+    for topic in request.topics:
+        results = [_commit_partition(turn, request, topic, partition) for partition in topic.partitions]
+        response.topics.append(
+            OffsetCommitResponse.OffsetCommitResponseTopic(
+                name=topic.name, topic_id=topic.topic_id, partitions=results
+            )
+        )
+    turn.answer(waiter, response)
+
+
+def _check_commit(group: ClassicGroup | None, request: OffsetCommitRequest, api_version: int) -> ErrorCode:
+    generation = request.generation_id_or_member_epoch
+    if group is None:
+        if generation < 0:
+            return ErrorCode.NONE
+        if api_version >= _GROUP_ID_NOT_FOUND_FROM:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.ILLEGAL_GENERATION
+    if generation < 0 and group.is_empty:
+        return ErrorCode.NONE
+    if generation < 0 and not request.member_id and request.group_instance_id is None:
+        # Somebody without a part in the group wants to move the members' positions.
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.check_member(request.member_id, request.group_instance_id)
+    if error:
+        return error
+    if generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        # It knows the new generation but cannot know its assignment yet.
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _commit_partition(
+    turn: Turn,
+    request: OffsetCommitRequest,
+    topic: OffsetCommitRequest.OffsetCommitRequestTopic,
+    partition: OffsetCommitRequest.OffsetCommitRequestPartition,
+) -> OffsetCommitResponse.OffsetCommitResponsePartition:
+    metadata = partition.committed_metadata or ""
+    result = OffsetCommitResponse.OffsetCommitResponsePartition(partition_index=partition.partition_index)
+    if len(metadata) > turn.config.offset_metadata_max_bytes:
+        result.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return result
+    now_ms = turn.now.wall_ms
+    value = OffsetCommitValue(offset=partition.committed_offset, metadata=metadata, commit_timestamp=now_ms)
+    if request.retention_time_ms >= 0:
+        value.expire_timestamp = now_ms + request.retention_time_ms
+    else:
+        value.leader_epoch = partition.committed_leader_epoch
+        value.topic_id = topic.topic_id
+    turn.write(offset_record(request.group_id, topic.name, partition.partition_index, value))
+    return result
+
+
+# -- fetch ----------------------------------------------------------------------------------------------------------
+
+
+def fetch_offsets(
+    offsets: OffsetStore, request: OffsetFetchRequest.OffsetFetchRequestGroup
+) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+    """What is not committed is −1 and no error, also for a group that does not exist. Null topics: all of them."""
+    response = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=request.group_id)
+    committed = offsets.of_group(request.group_id)
+    if request.topics is None:
+        for name, partitions in committed.items():
+            response.topics.append(_fetch_topic(name, ZERO_UUID, list(partitions), partitions))
+        return response
+    for topic in request.topics:
+        partitions = committed.get(topic.name, {})
+        response.topics.append(_fetch_topic(topic.name, topic.topic_id, topic.partition_indexes, partitions))
+    return response
+
+
+def _fetch_topic(
+    name: str, topic_id: bytes, indexes: list[int], committed: TopicOffsets
+) -> OffsetFetchResponse.OffsetFetchResponseTopics:
+    topic = OffsetFetchResponse.OffsetFetchResponseTopics(name=name, topic_id=topic_id)
+    for index in indexes:
+        found = committed.get(index, _NO_OFFSET)
+        if not found.belongs_to(topic_id):
+            found = _NO_OFFSET
+        topic.partitions.append(
+            OffsetFetchResponse.OffsetFetchResponsePartitions(
+                partition_index=index,
+                committed_offset=found.offset,
+                committed_leader_epoch=found.leader_epoch,
+                metadata=found.metadata,
+            )
+        )
+    return topic
+
+
+# -- delete ---------------------------------------------------------------------------------------------------------
+
+
+def delete_offsets(
+    turn: Turn, group: ClassicGroup | None, offsets: OffsetStore, request: OffsetDeleteRequest, waiter: Waiter
+) -> None:
+    if group is None:
+        turn.answer(waiter, ErrorCode.GROUP_ID_NOT_FOUND)
+        return
+    if not group.is_empty and not group.uses_consumer_protocol:
+        turn.answer(waiter, ErrorCode.NON_EMPTY_GROUP)
+        return
+    response = OffsetDeleteResponse()
+    for topic in request.topics:
+        subscribed = group.is_subscribed_to(topic.name)
+        result = OffsetDeleteResponse.OffsetDeleteResponseTopic(name=topic.name)
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if not subscribed and offsets.get(group.group_id, topic.name, index) is not None:
+                turn.write(offset_tombstone(group.group_id, topic.name, index))
+            result.partitions.append(
+                OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                    partition_index=index,
+                    error_code=ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE,
+                )
+            )
+        response.topics.append(result)
+    turn.answer(waiter, response)
+
+
+def all_offset_tombstones(offsets: OffsetStore, group_id: str) -> list[GroupRecord]:
+    return [
+        offset_tombstone(group_id, topic, partition)
+        for topic, partitions in offsets.of_group(group_id).items()
+        for partition in partitions
+    ]

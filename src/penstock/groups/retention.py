@@ -1,0 +1,53 @@
+"""Offsets that nobody needs: older than the retention, or of topics that were deleted.
+
+The retention of an offset counts from its commit, but not from before its group became empty. So a simple group,
+which never has members, and topics that a stable group no longer subscribes to go by the commit alone.
+"""
+
+from penstock.groups.classic.group import ClassicGroup, GroupState
+from penstock.groups.config import GroupConfig
+from penstock.groups.decision import GroupRecord
+from penstock.groups.group_records import group_tombstone, offset_tombstone
+from penstock.groups.offset_store import CommittedOffset, OffsetStore
+
+
+def expire_group(
+    group: ClassicGroup, offsets: OffsetStore, config: GroupConfig, now_wall_ms: int
+) -> list[GroupRecord]:
+    """Tombstones for expired offsets, and for the group when it is empty and has none left."""
+    records: list[GroupRecord] = []
+    remaining = False
+    for topic, partitions in offsets.of_group(group.group_id).items():
+        keeps_topic = not _may_expire(group) or group.is_subscribed_to(topic)
+        for partition, committed in partitions.items():
+            if keeps_topic or not _is_expired(group, committed, config.offsets_retention_ms, now_wall_ms):
+                remaining = True
+            else:
+                records.append(offset_tombstone(group.group_id, topic, partition))
+    if not remaining and group.is_empty and not group.pending_joins:
+        records.append(group_tombstone(group.group_id))
+    return records
+
+
+def forget_topic(offsets: OffsetStore, topic: str) -> list[GroupRecord]:
+    return [
+        offset_tombstone(group_id, topic, partition)
+        for group_id, partitions in offsets.of_topic(topic)
+        for partition in partitions
+    ]
+
+
+def _may_expire(group: ClassicGroup) -> bool:
+    if group.protocol_type is None or group.is_empty:
+        return True
+    # Only a stable consumer group tells which topics it does without.
+    return group.state is GroupState.STABLE and group.subscribed_topics is not None
+
+
+def _is_expired(group: ClassicGroup, committed: CommittedOffset, retention_ms: int, now_wall_ms: int) -> bool:
+    if committed.expire_timestamp_ms != -1:
+        return now_wall_ms >= committed.expire_timestamp_ms
+    since_ms = committed.commit_timestamp_ms
+    if group.protocol_type is not None and group.is_empty:
+        since_ms = max(since_ms, group.state_timestamp_ms)
+    return now_wall_ms - since_ms >= retention_ms

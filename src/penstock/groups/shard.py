@@ -1,0 +1,299 @@
+"""The state of one partition of `__consumer_offsets`: its groups and their committed offsets.
+
+How the driver uses it: `replay` everything in the log, `finish_load`, then for each request or due timer `decide_*`,
+append the records, `replay` them, and give the answers out once they are committed. When the append was refused,
+`refused` instead. Decisions are made one at a time: a second one begins only when the first is replayed or refused.
+"""
+
+from collections.abc import Collection, Iterator
+
+from penstock.groups.classic.group import ClassicGroup
+from penstock.groups.classic.join import join_group, read_join
+from penstock.groups.classic.leave import leave_group
+from penstock.groups.classic.rebalance import (
+    expire_join_phase,
+    expire_session,
+    expire_sync_phase,
+    keep_session,
+    prepare_rebalance,
+)
+from penstock.groups.classic.sync import heartbeat, sync_group
+from penstock.groups.config import GroupConfig
+from penstock.groups.decision import Answer, Decision, Now, ShardLoad, Turn, Waiter, refuse
+from penstock.groups.group_records import group_tombstone
+from penstock.groups.listing import describe_group, list_groups
+from penstock.groups.offset_store import GroupOffsets, OffsetStore
+from penstock.groups.offsets import all_offset_tombstones, commit_offsets, delete_offsets, fetch_offsets
+from penstock.groups.retention import expire_group, forget_topic
+from penstock.groups.timers import Timer, TimerKind, TimerQueue
+from penstock.model.errors import ErrorCode
+from penstock.model.ports import Rng
+from penstock.wire.errors import UnknownRecordError
+from penstock.wire.generated.delete_groups import DeleteGroupsResponse
+from penstock.wire.generated.describe_groups import DescribeGroupsResponse
+from penstock.wire.generated.heartbeat import HeartbeatRequest
+from penstock.wire.generated.join_group import JoinGroupRequest
+from penstock.wire.generated.leave_group import LeaveGroupRequest
+from penstock.wire.generated.list_groups import ListGroupsResponse
+from penstock.wire.generated.offset_commit import OffsetCommitRequest
+from penstock.wire.generated.offset_delete import OffsetDeleteRequest
+from penstock.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from penstock.wire.generated.records_group import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from penstock.wire.generated.sync_group import SyncGroupRequest
+from penstock.wire.struct import RecordMessage
+
+# Offsets looked at in one step of a retention check, so that a large shard does not hold up the loop.
+_RETENTION_STEP = 2_000
+
+
+class GroupShard:
+    __slots__ = ("_config", "_load", "_offsets", "_retention_queue", "_retention_timer", "_rng", "_timers", "groups")
+
+    def __init__(self, config: GroupConfig, rng: Rng) -> None:
+        self._config = config
+        self._rng = rng
+        self._load = ShardLoad()
+        self._timers = TimerQueue()
+        self._offsets = OffsetStore()
+        self._retention_timer = Timer(TimerKind.RETENTION)
+        self._retention_queue: list[str] = []  # groups still to look at in the check under way
+        self.groups: dict[str, ClassicGroup] = {}
+
+    @property
+    def offset_count(self) -> int:
+        return self._offsets.offset_count
+
+    # -- replay ---------------------------------------------------------------------------------------------------
+
+    def replay(self, key: RecordMessage, value: RecordMessage | None) -> None:
+        """Applies one record; the only way in which lasting state changes."""
+        if isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, OffsetCommitValue)
+            self._replay_offset(key, value)
+        elif isinstance(key, GroupMetadataKey):
+            if value is None:
+                self._remove_group(key.group)
+            else:
+                assert isinstance(value, GroupMetadataValue)
+                self._group(key.group).replay(value)
+        elif value is not None:
+            raise UnknownRecordError(f"{type(key).__name__} is not a record that this release keeps groups in")
+
+    def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        self._offsets.replay(key.group, key.topic, key.partition, value)
+        if value is not None:
+            self._group(key.group)  # a simple group, unless it is a real one
+        else:
+            self._forget_if_idle(self.groups.get(key.group))
+
+    def finish_load(self, now: Now) -> Decision:
+        """All of the log is replayed: sessions of the members found begin now."""
+        turn = self._turn(now)
+        for group in self.groups.values():
+            for member in group.members.values():
+                keep_session(turn, member)
+            if len(group.members) > self._config.max_size:
+                prepare_rebalance(turn, group)
+        turn.arm(self._retention_timer, self._config.offsets_retention_check_interval_ms)
+        return turn.decision()
+
+    def _group(self, group_id: str) -> ClassicGroup:
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = ClassicGroup(group_id)
+        return group
+
+    def _remove_group(self, group_id: str) -> None:
+        group = self.groups.pop(group_id, None)
+        if group is None:
+            return
+        for timer in self._timers_of(group):
+            self._timers.disarm(timer)
+        self._load.pending_members -= len(group.pending_joins)
+
+    @staticmethod
+    def _timers_of(group: ClassicGroup) -> Iterator[Timer]:
+        yield group.join_timer
+        yield group.sync_timer
+        yield from group.pending_joins.values()
+        for member in group.members.values():
+            yield member.session
+
+    # -- decisions ------------------------------------------------------------------------------------------------
+
+    def decide_join(
+        self,
+        request: JoinGroupRequest,
+        client_id: str,
+        client_host: str,
+        api_version: int,
+        waiter: Waiter,
+        now: Now,
+    ) -> Decision:
+        turn = self._turn(now)
+        timeout_ms = request.session_timeout_ms
+        group = self.groups.get(request.group_id)
+        if not self._config.min_session_timeout_ms <= timeout_ms <= self._config.max_session_timeout_ms:
+            turn.answer(waiter, ErrorCode.INVALID_SESSION_TIMEOUT)
+        elif group is None and request.member_id:
+            turn.answer(waiter, ErrorCode.UNKNOWN_MEMBER_ID)
+        else:
+            group = self._group(request.group_id)
+            join_group(turn, group, read_join(request, client_id, client_host, api_version, waiter))
+            if not turn.records:
+                self._forget_if_idle(group)
+        return turn.decision()
+
+    def decide_sync(self, request: SyncGroupRequest, waiter: Waiter, now: Now) -> Decision:
+        turn = self._turn(now)
+        group = self.groups.get(request.group_id)
+        if group is None:
+            turn.answer(waiter, ErrorCode.UNKNOWN_MEMBER_ID)
+        else:
+            sync_group(turn, group, request, waiter)
+        return turn.decision()
+
+    def heartbeat(self, request: HeartbeatRequest, now_steady_ms: int) -> ErrorCode:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return heartbeat(self._timers, group, request, now_steady_ms)
+
+    def decide_leave(self, request: LeaveGroupRequest, waiter: Waiter, now: Now) -> Decision:
+        """Takes the shape of version 3 and later: `members`."""
+        turn = self._turn(now)
+        group = self.groups.get(request.group_id)
+        leave_group(turn, group, request, waiter)
+        if not turn.records:
+            self._forget_if_idle(group)
+        return turn.decision()
+
+    def decide_commit_offsets(
+        self, request: OffsetCommitRequest, api_version: int, waiter: Waiter, now: Now
+    ) -> Decision:
+        turn = self._turn(now)
+        commit_offsets(turn, self.groups.get(request.group_id), request, api_version, waiter)
+        return turn.decision()
+
+    def decide_delete_offsets(self, request: OffsetDeleteRequest, waiter: Waiter, now: Now) -> Decision:
+        turn = self._turn(now)
+        delete_offsets(turn, self.groups.get(request.group_id), self._offsets, request, waiter)
+        return turn.decision()
+
+    def decide_delete_groups(self, group_ids: Collection[str], waiter: Waiter, now: Now) -> Decision:
+        """Answers a list with one `DeletableGroupResult` per group id; the ids are distinct."""
+        turn = self._turn(now)
+        results = []
+        for group_id in group_ids:
+            group = self.groups.get(group_id)
+            if group is None:
+                error = ErrorCode.GROUP_ID_NOT_FOUND
+            elif not group.is_empty:
+                error = ErrorCode.NON_EMPTY_GROUP
+            else:
+                error = ErrorCode.NONE
+                turn.records += all_offset_tombstones(self._offsets, group_id)
+                turn.write(group_tombstone(group_id))
+            results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=error))
+        turn.answer(waiter, results)
+        return turn.decision()
+
+    def decide_forget_topics(self, topics: Collection[str], now: Now) -> Decision:
+        """These topics were deleted: their offsets go, whoever committed them."""
+        turn = self._turn(now)
+        for topic in topics:
+            turn.records += forget_topic(self._offsets, topic)
+        return turn.decision()
+
+    def refused(self, decision: Decision, error: ErrorCode, now: Now) -> Decision:
+        """The records of `decision` were not appended; what is to be answered instead. It has no records."""
+        return refuse(decision, error, self._turn(now))
+
+    def resign(self) -> list[Answer]:
+        """This shard goes to another broker: everybody who waits is to look for the new coordinator."""
+        answers: list[Answer] = []
+        for group in self.groups.values():
+            for member in group.members.values():
+                for waiter in (group.take_join_waiter(member), member.sync_waiter):
+                    if waiter is not None:
+                        answers.append((waiter, ErrorCode.NOT_COORDINATOR))
+                member.sync_waiter = None
+        return answers
+
+    # -- timers ---------------------------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """On the steady clock: when to call `decide_timeout` next."""
+        return self._timers.next_deadline_ms()
+
+    def decide_timeout(self, now: Now) -> Decision | None:
+        """What follows from the next timer that is due; None when none is left. Call until None."""
+        timer = self._timers.pop_due(now.steady_ms)
+        if timer is None:
+            return None
+        turn = self._turn(now)
+        if timer.kind is TimerKind.RETENTION:
+            self._check_retention(turn)
+            return turn.decision()
+        group = self.groups.get(timer.group_id)
+        if group is not None:
+            if timer.kind is TimerKind.SESSION:
+                expire_session(turn, group, timer.member_id)
+            elif timer is group.join_timer:
+                expire_join_phase(turn, group)
+            elif timer is group.sync_timer:
+                expire_sync_phase(turn, group)
+            if not turn.records:
+                self._forget_if_idle(group)
+        return turn.decision()
+
+    def _check_retention(self, turn: Turn) -> None:
+        """One step of the check; the next follows at once, the next check after the interval."""
+        if not self._retention_queue:
+            self._retention_queue = list(self.groups)
+        looked_at = 0
+        while self._retention_queue and looked_at < _RETENTION_STEP:
+            group = self.groups.get(self._retention_queue.pop())
+            if group is not None:
+                looked_at += 1 + sum(map(len, self._offsets.of_group(group.group_id).values()))
+                turn.records += expire_group(group, self._offsets, self._config, turn.now.wall_ms)
+        # One millisecond lets the loop serve others in between.
+        interval_ms = 1 if self._retention_queue else self._config.offsets_retention_check_interval_ms
+        turn.arm(self._retention_timer, interval_ms)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequest.OffsetFetchRequestGroup
+    ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+        return fetch_offsets(self._offsets, request)
+
+    def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListGroupsResponse.ListedGroup]:
+        return list_groups(self.groups.values(), states, types)
+
+    def describe_group(self, group_id: str, api_version: int) -> DescribeGroupsResponse.DescribedGroup:
+        return describe_group(self.groups.get(group_id), group_id, api_version)
+
+    def offsets_of(self, group_id: str) -> GroupOffsets:
+        return self._offsets.of_group(group_id)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _turn(self, now: Now) -> Turn:
+        return Turn(self._config, self._timers, self._load, self._rng, now)
+
+    def _forget_if_idle(self, group: ClassicGroup | None) -> None:
+        """A group that has neither members nor anything written is only a name somebody used."""
+        if (
+            group is not None
+            and group.is_empty
+            and group.lasting is None
+            and not group.pending_joins
+            and not self._offsets.has_group(group.group_id)
+        ):
+            self._remove_group(group.group_id)
