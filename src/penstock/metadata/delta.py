@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.metadata.features import check_level
-from penstock.metadata.image import TOPIC_RESOURCE, BrokerImage, MetadataImage, TopicImage
+from penstock.metadata.image import TOPIC_RESOURCE, BrokerImage, MetadataImage, TopicImage, collision_key
 from penstock.metadata.listeners import SECURITY_PROTOCOLS, Listener
 from penstock.metadata.partition import PartitionImage, apply_change, partition_from_record
 from penstock.wire.struct import RecordMessage
@@ -97,6 +97,9 @@ class MetadataDelta:
             topics=old.topics.changed(by_name),
             topics_by_id=old.topics_by_id.changed(by_id),
             configs=old.configs.changed(configs),
+            collision_names=old.collision_names.changed(
+                {key: name if topic else None for name, topic in by_name.items() if (key := collision_key(name))}
+            ),
             next_producer_id=self._next_producer_id,
             partition_count=old.partition_count + self._partition_change,
             directory_replicas=self._counted_directories(),

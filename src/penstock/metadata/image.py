@@ -27,6 +27,11 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC})
 _NO_CONFIG: Mapping[str, str] = MappingProxyType({})
 
 
+def collision_key(name: str) -> str | None:
+    """What names that differ only in '.' and '_' have in common; None for a name with neither."""
+    return name.replace(".", "_") if "." in name or "_" in name else None
+
+
 class TopicImage:
     """One topic. Partitions are dense: number n is `partitions[n]`."""
 
@@ -83,6 +88,7 @@ class MetadataImage(NamedTuple):
     topics: ShardMap[str, TopicImage] = ShardMap()  # by name
     topics_by_id: ShardMap[bytes, TopicImage] = ShardMap()
     configs: ShardMap[tuple[int, str], Mapping[str, str]] = ShardMap()  # by resource type and name
+    collision_names: ShardMap[str, str] = ShardMap()  # names with '.' or '_', by `collision_key`
     next_producer_id: int = 0
     partition_count: int = 0
     # Replicas per log directory, so that placement need not count a hundred thousand partitions each time.

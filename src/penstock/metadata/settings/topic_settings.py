@@ -124,7 +124,7 @@ class TopicSettings(Struct, frozen=True, kw_only=True):
 @cache
 def topic_catalogue() -> Catalogue:
     settings = declared(TopicSettings)
-    defaults = BrokerSettings()
+    defaults = _default_broker()
     for setting in settings:
         if setting.about.synonyms:
             setting.default = broker_value(defaults, setting)
@@ -148,13 +148,20 @@ def convert_synonym(broker_name: str, value: Value) -> Value:
 
 def parse_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
     """A topic's own values, checked and in their normal text form. Raises `SettingError`."""
+    if not overrides:
+        return {}
     catalogue = topic_catalogue()
     normal = {}
     for name, text in overrides.items():
         setting = catalogue.find(name)
         normal[name] = setting.format(setting.parse(text)) or ""
-    _check(TopicSettings.resolve(BrokerSettings(), normal))
+    _check(TopicSettings.resolve(_default_broker(), normal))
     return normal
+
+
+@cache
+def _default_broker() -> BrokerSettings:
+    return BrokerSettings()
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,215 @@
+"""Changing settings of topics and brokers: one value at a time, or a resource's values as a whole.
+
+What is stored is what a resource has of its own, in normal text form. A change is judged by the state it leads to;
+one that leads to where the resource already is writes nothing.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from penstock.controller.decision import Decision
+from penstock.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from penstock.metadata.settings import (
+    BrokerSettings,
+    Catalogue,
+    Setting,
+    SettingError,
+    TopicSettings,
+    broker_catalogue,
+    parse_overrides,
+    topic_catalogue,
+)
+from penstock.metadata.settings.setting import PER_BROKER, List
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.wire.generated.records_metadata import ConfigRecord
+from penstock.wire.struct import RecordMessage
+
+
+class Op(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Change(NamedTuple):
+    name: str
+    op: int
+    value: str | None
+
+
+class Resource(NamedTuple):
+    type: int
+    name: str
+
+
+def decide_incremental_alter_configs(
+    image: MetadataImage,
+    wanted: Sequence[tuple[Resource, Sequence[Change]]],
+    settings: BrokerSettings,
+    *,
+    validate_only: bool = False,
+) -> Decision[list[Refusal | None]]:
+    """One answer per resource, in order; None means done. `settings` are the broker's static ones."""
+    twice = _named_twice([resource for resource, _ in wanted])
+    answers: list[Refusal | None] = []
+    records: list[RecordMessage] = []
+    for resource, changes in wanted:
+        outcome = (
+            twice.get(resource) or refuse_resource(image, resource) or _apply(image, resource, changes, settings)
+        )
+        _take(image, resource, outcome, answers, records)
+    return Decision([] if validate_only else records, answers)
+
+
+def decide_alter_configs(
+    image: MetadataImage,
+    wanted: Sequence[tuple[Resource, Mapping[str, str | None]]],
+    settings: BrokerSettings,
+    *,
+    validate_only: bool = False,
+) -> Decision[list[Refusal | None]]:
+    """The older form: the values given replace all that the resource has of its own."""
+    twice = _named_twice([resource for resource, _ in wanted])
+    answers: list[Refusal | None] = []
+    records: list[RecordMessage] = []
+    for resource, values in wanted:
+        outcome = twice.get(resource) or refuse_resource(image, resource) or _replace(resource, values, settings)
+        _take(image, resource, outcome, answers, records)
+    return Decision([] if validate_only else records, answers)
+
+
+def refuse_resource(image: MetadataImage, resource: Resource) -> Refusal | None:
+    """Why a resource has no settings here, or None."""
+    if resource.type == TOPIC_RESOURCE:
+        if image.topic(resource.name) is None:
+            return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource.name!r}")
+        return None
+    if resource.type != BROKER_RESOURCE:
+        return Refusal(
+            ErrorCode.INVALID_REQUEST, f"resources of type {resource.type} have no settings in this release"
+        )
+    if not resource.name:
+        return None
+    if not resource.name.isdigit():
+        return Refusal(ErrorCode.INVALID_REQUEST, f"a broker is named by its id, not by {resource.name!r}")
+    if int(resource.name) not in image.brokers:
+        known = ", ".join(map(str, sorted(image.brokers)))
+        return Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"there is no broker {resource.name}; known are {known}")
+    return None
+
+
+def _named_twice(resources: Sequence[Resource]) -> dict[Resource, Refusal]:
+    twice = [resource for resource, count in Counter(resources).items() if count > 1]
+    reason = "the resource is named twice in one request"
+    return {resource: Refusal(ErrorCode.INVALID_REQUEST, f"{resource.name!r}: {reason}") for resource in twice}
+
+
+def _take(
+    image: MetadataImage,
+    resource: Resource,
+    outcome: dict[str, str] | Refusal,
+    answers: list[Refusal | None],
+    records: list[RecordMessage],
+) -> None:
+    """Turns the values that a resource shall have into the records that get it there."""
+    if isinstance(outcome, Refusal):
+        answers.append(outcome)
+        return
+    old = image.config(resource.type, resource.name)
+    for name in old.keys() | outcome.keys():
+        if old.get(name) != outcome.get(name):
+            records.append(ConfigRecord(resource.type, resource.name, name, outcome.get(name)))
+    answers.append(None)
+
+
+def _apply(
+    image: MetadataImage, resource: Resource, changes: Sequence[Change], settings: BrokerSettings
+) -> dict[str, str] | Refusal:
+    counts = Counter(change.name for change in changes)
+    values = dict(image.config(resource.type, resource.name))
+    catalogue = _catalogue_of(resource)
+    try:
+        for change in changes:
+            if counts[change.name] > 1:
+                return Refusal(ErrorCode.INVALID_REQUEST, f"setting {change.name} is named twice")
+            setting = catalogue.find(change.name)
+            current = values.get(change.name)
+            if current is None:
+                current = _inherited(image, resource, setting, settings)
+            new = _changed_value(change, setting, current)
+            if isinstance(new, Refusal):
+                return new
+            if new is None:
+                values.pop(change.name, None)
+            else:
+                values[change.name] = new
+        return _checked(resource, values, settings)
+    except SettingError as error:
+        return Refusal(ErrorCode.INVALID_CONFIG, str(error))
+
+
+def _changed_value(change: Change, setting: Setting, current: str) -> str | Refusal | None:
+    """The text that the setting will have; None when it goes back to what it inherits."""
+    if change.op == Op.DELETE:
+        return None
+    if change.value is None:
+        return Refusal(ErrorCode.INVALID_REQUEST, f"setting {change.name}: no value given")
+    if change.op == Op.SET:
+        return change.value
+    if change.op not in (Op.APPEND, Op.SUBTRACT):
+        return Refusal(ErrorCode.INVALID_REQUEST, f"setting {change.name}: there is no operation {change.op}")
+    if not isinstance(setting.about, List):
+        verb = Op(change.op).name
+        return Refusal(
+            ErrorCode.INVALID_CONFIG,
+            f"setting {change.name}: {verb} needs a list, this is a {setting.about.type_name}",
+        )
+    items = [item for item in current.split(",") if item]
+    given = [item.strip() for item in change.value.split(",") if item.strip()]
+    if change.op == Op.APPEND:
+        return ",".join(items + [item for item in given if item not in items])
+    return ",".join(item for item in items if item not in given)
+
+
+def _inherited(image: MetadataImage, resource: Resource, setting: Setting, settings: BrokerSettings) -> str:
+    """What the resource has as long as it has nothing of its own."""
+    effective = settings.overlay(image.cluster_config)
+    if resource.type == TOPIC_RESOURCE:
+        return setting.format(TopicSettings.resolve(effective, {}).value_of(setting)) or ""
+    return setting.format(effective.value_of(setting)) or ""
+
+
+def _replace(
+    resource: Resource, values: Mapping[str, str | None], settings: BrokerSettings
+) -> dict[str, str] | Refusal:
+    given: dict[str, str] = {}
+    for name, value in values.items():
+        if value is None:
+            return Refusal(ErrorCode.INVALID_REQUEST, f"setting {name}: no value given")
+        given[name] = value
+    try:
+        return _checked(resource, given, settings)
+    except SettingError as error:
+        return Refusal(ErrorCode.INVALID_CONFIG, str(error))
+
+
+def _checked(resource: Resource, values: Mapping[str, str], settings: BrokerSettings) -> dict[str, str]:
+    """The values in normal form. Raises `SettingError`."""
+    if resource.type == TOPIC_RESOURCE:
+        return parse_overrides(values)
+    settings.overlay(values)
+    catalogue = broker_catalogue()
+    normal = {}
+    for name, text in values.items():
+        setting = catalogue.find(name)
+        if not resource.name and setting.about.update == PER_BROKER:
+            raise SettingError(name, text, "it can be set for one broker only, not for all")
+        normal[name] = setting.format(setting.parse(text)) or ""
+    return normal
+
+
+def _catalogue_of(resource: Resource) -> Catalogue:
+    return topic_catalogue() if resource.type == TOPIC_RESOURCE else broker_catalogue()
