@@ -8,17 +8,16 @@ import java.io.InputStream;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
+import java.util.concurrent.atomic.AtomicReference;
 import org.apache.kafka.common.utils.Exit;
 
 /** Runs the `main` of one of Kafka's console tools as its shell script would, with stdin, stdout and stderr of its own. */
 final class Tools {
     private static final class Exited extends RuntimeException {
         private static final long serialVersionUID = 1;
-        final int status;
 
-        Exited(int status) {
-            super("exit " + status, null, false, false);
-            this.status = status;
+        Exited() {
+            super("exit", null, false, false);
         }
     }
 
@@ -32,14 +31,21 @@ final class Tools {
         PrintStream oldOut = System.out;
         PrintStream oldErr = System.err;
         InputStream oldIn = System.in;
-        Exit.setExitProcedure((status, message) -> { throw new Exited(status); });
-        Exit.setHaltProcedure((status, message) -> { throw new Exited(status); });
+        // A tool may catch what the exit procedure throws and exit once more: the first status is the one that counts.
+        AtomicReference<Integer> first = new AtomicReference<>();
+        Exit.Procedure exit = (status, message) -> {
+            first.compareAndSet(null, status);
+            throw new Exited();
+        };
+        Exit.setExitProcedure(exit);
+        Exit.setHaltProcedure(exit);
         Exit.setShutdownHookAdder((name, runnable) -> { });
         try {
             System.setOut(new PrintStream(out, true, StandardCharsets.UTF_8));
             System.setErr(new PrintStream(err, true, StandardCharsets.UTF_8));
             System.setIn(new ByteArrayInputStream(input));
-            answer.put("exit", exitStatus(command.get("main").asText(), args));
+            int status = call(command.get("main").asText(), args);
+            answer.put("exit", first.get() == null ? status : first.get());
         } finally {
             System.out.flush();
             System.setOut(oldOut);
@@ -53,15 +59,14 @@ final class Tools {
         }
     }
 
-    private static int exitStatus(String main, String[] args) throws Exception {
+    private static int call(String main, String[] args) throws Exception {
         try {
             Class.forName(main).getMethod("main", String[].class).invoke(null, (Object) args);
             return 0;
         } catch (InvocationTargetException failure) {
-            if (failure.getCause() instanceof Exited exited) {
-                return exited.status;
+            if (!(failure.getCause() instanceof Exited)) {
+                failure.getCause().printStackTrace(System.err);
             }
-            failure.getCause().printStackTrace(System.err);
             return 1;
         }
     }
