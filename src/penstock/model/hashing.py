@@ -32,3 +32,9 @@ def java_string_hash(text: str) -> int:
     for unit in unpack_from(f">{len(raw) >> 1}H", raw):
         h = h * 31 + unit & _MASK
     return h - (1 << 32) if h & 0x80000000 else h
+
+
+def coordinator_partition(key: str, partitions: int) -> int:
+    """The partition of an internal topic that a group or a transactional id belongs to."""
+    h = java_string_hash(key)
+    return 0 if h == -(1 << 31) else abs(h) % partitions
