@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from penstock.model.errors import ErrorCode
 from penstock.model.ports import Rng
+from penstock.wire.fetch_fast import FetchPartition, TopicKey
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -15,18 +16,7 @@ _LAST_EPOCH = 0x7FFFFFFF
 # A session this long unused may be evicted for a newcomer (Kafka's min.incremental.fetch.session.eviction.ms).
 EVICTION_MS = 120_000
 
-TopicKey = str | bytes  # a name up to version 12, a topic id from version 13 on
-Key = tuple[TopicKey, int]
-
-
-class Wanted(NamedTuple):
-    """What a client asks of one partition."""
-
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int = -1
-    last_fetched_epoch: int = -1
-    log_start_offset: int = -1
+Key = tuple[TopicKey, int]  # topic (name, or id from version 13 on) and partition
 
 
 class Shown(NamedTuple):
@@ -49,10 +39,10 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.last_used_ms = now_ms
         # Insertion order is the order of service; partitions that yielded data go to the back, for fairness.
-        self.wanted: dict[Key, Wanted] = {}
+        self.wanted: dict[Key, FetchPartition] = {}
         self.shown: dict[Key, Shown] = {}
 
-    def update(self, asked: list[tuple[Key, Wanted]], forgotten: list[Key]) -> None:
+    def update(self, asked: list[tuple[Key, FetchPartition]], forgotten: list[Key]) -> None:
         for key, wanted in asked:
             self.wanted[key] = wanted
         for key in forgotten:
@@ -71,7 +61,7 @@ class SessionOutcome(NamedTuple):
     error: ErrorCode
     session: FetchSession | None
     incremental: bool
-    wanted: list[tuple[Key, Wanted]]
+    wanted: list[tuple[Key, FetchPartition]]
 
 
 class FetchSessionCache:
@@ -92,7 +82,7 @@ class FetchSessionCache:
         session_id: int,
         epoch: int,
         uses_topic_ids: bool,
-        asked: list[tuple[Key, Wanted]],
+        asked: list[tuple[Key, FetchPartition]],
         forgotten: list[Key],
         now_ms: int,
     ) -> SessionOutcome:
@@ -109,7 +99,7 @@ class FetchSessionCache:
         session_id: int,
         epoch: int,
         uses_topic_ids: bool,
-        asked: list[tuple[Key, Wanted]],
+        asked: list[tuple[Key, FetchPartition]],
         forgotten: list[Key],
         now_ms: int,
     ) -> SessionOutcome:

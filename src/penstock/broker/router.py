@@ -11,7 +11,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.context import RequestContext
 from penstock.broker.frames import encode_response_frame
@@ -28,8 +28,24 @@ log = logging.getLogger("penstock.broker")
 _HEAD = struct.Struct(">hhih")
 _PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
 
-HotHandler = Callable[[Connection, Reply, RequestContext, memoryview, int], None]
 Handler = Callable[["Broker", RequestContext, Any], Awaitable[Any]]
+
+
+class HotHandler(Protocol):
+    """Produce and Fetch: handled without a coroutine wherever that is possible."""
+
+    def handle(
+        self,
+        connection: Connection,
+        reply: Reply,
+        context: RequestContext,
+        frame: memoryview,
+        position: int,
+        last: bool,
+    ) -> bool:
+        """False: `prepare` must run first; then comes the `last` call, which always answers."""
+
+    async def prepare(self, context: RequestContext, frame: memoryview, position: int) -> None: ...
 
 
 class ConnectionState:
@@ -102,7 +118,12 @@ class Router:
     # -- dispatch -----------------------------------------------------------------------------------------------
 
     def _dispatch(
-        self, connection: Connection, state: ConnectionState, context: RequestContext, frame: memoryview, position: int
+        self,
+        connection: Connection,
+        state: ConnectionState,
+        context: RequestContext,
+        frame: memoryview,
+        position: int,
     ) -> None:
         api_key = context.api_key
         if not served.is_served(api_key, context.api_version):
@@ -111,11 +132,10 @@ class Router:
         self.requests[api_key] = self.requests.get(api_key, 0) + 1
         reply = connection.begin_reply(len(frame))
         hot = self._hot.get(api_key)
-        if hot is not None and not state.working:
-            hot(connection, reply, context, frame, position)
-        elif hot is not None:
-            copy = memoryview(bytearray(frame))
-            self._enqueue(connection, state, lambda: self._run_hot(hot, connection, reply, context, copy, position))
+        if hot is not None:
+            if state.working or not hot.handle(connection, reply, context, frame, position, False):
+                copy = memoryview(bytearray(frame))
+                self._enqueue(connection, state, lambda: _run_hot(hot, connection, reply, context, copy, position))
         else:
             request, end = API_TABLE[api_key].request_class().decode(frame, position, context.api_version)
             if end != len(frame):
@@ -157,17 +177,6 @@ class Router:
         finally:
             state.working = False
 
-    async def _run_hot(
-        self,
-        hot: HotHandler,
-        connection: Connection,
-        reply: Reply,
-        context: RequestContext,
-        frame: memoryview,
-        position: int,
-    ) -> None:
-        hot(connection, reply, context, frame, position)
-
     async def _run(self, connection: Connection, reply: Reply, context: RequestContext, request: Any) -> None:
         handler = self._handlers.get(context.api_key) or self._load_handler(context.api_key)
         response = await handler(self._broker, context, request)
@@ -179,6 +188,14 @@ class Router:
         handler: Handler = module.handle
         self._handlers[api_key] = handler
         return handler
+
+
+async def _run_hot(
+    hot: HotHandler, connection: Connection, reply: Reply, context: RequestContext, frame: memoryview, position: int
+) -> None:
+    await hot.prepare(context, frame, position)
+    if not connection.closed:
+        hot.handle(connection, reply, context, frame, position, True)
 
 
 def _skip_tagged_fields(frame: memoryview, position: int) -> int:

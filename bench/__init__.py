@@ -1,0 +1,1 @@
+"""Benchmarks. They measure; they never pass or fail. `make bench` runs the broker's."""

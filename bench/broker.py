@@ -1,0 +1,120 @@
+"""What one broker costs: CPU per GB and per request, latency, start-up, memory, idle partitions.
+
+    make bench            # or: python -m bench.broker --json
+
+Budgets in brackets are what Penstock holds itself to on a 2-core machine.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from bench import load
+from bench.broker_process import MeasuredBroker
+
+GB = 1_000_000_000
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def measure_bulk(data: Path, results: dict[str, float], gigabytes: float) -> None:
+    """1 KB records in batches just below the default limit of 1 MB, flush.mode=os."""
+    with MeasuredBroker(data, {"flush.mode": "os"}) as broker:
+        client = load.RawClient(broker.port)
+        load.create_topic(client, "bulk", 1)
+        batch = load.make_batch(1024, 1_000_000)
+        load.produce(client, "bulk", batch, 50, 4)
+        requests = int(gigabytes * GB / len(batch))
+        before = broker.cpu_seconds()
+        load.produce(client, "bulk", batch, requests, 4)
+        results["produce_cpu_s_per_gb"] = (broker.cpu_seconds() - before) / (requests * len(batch) / GB)
+        load.fetch_all(client, "bulk")
+        before = broker.cpu_seconds()
+        total = load.fetch_all(client, "bulk")
+        results["fetch_cpu_s_per_gb"] = (broker.cpu_seconds() - before) / (total / GB)
+        results["peak_rss_mb"] = broker.peak_rss_bytes() / 1e6
+
+
+def measure_tiny(data: Path, mode: str, results: dict[str, float], requests: int) -> None:
+    """One small batch per request: CPU with requests in flight, latency with one at a time."""
+    with MeasuredBroker(data, {"flush.mode": mode}) as broker:
+        client = load.RawClient(broker.port)
+        load.create_topic(client, "tiny", 1)
+        batch = load.make_batch(100, 100)
+        load.produce(client, "tiny", batch, 1000, 5)
+        if mode == "os":
+            before = broker.cpu_seconds()
+            load.produce(client, "tiny", batch, requests, 5)
+            results["tiny_produce_cpu_us"] = (broker.cpu_seconds() - before) / requests * 1e6
+        latencies = load.produce(client, "tiny", batch, min(requests, 5000), 1)
+        results[f"produce_p50_ms_flush_{mode}"] = statistics.median(latencies) * 1e3
+        results[f"produce_p99_ms_flush_{mode}"] = percentile(latencies, 0.99) * 1e3
+
+
+def measure_start_and_idle(data: Path, results: dict[str, float]) -> None:
+    starts = []
+    for _ in range(5):
+        with MeasuredBroker(data, {}) as broker:
+            starts.append(broker.start_seconds)
+            results["idle_rss_mb"] = broker.rss_bytes() / 1e6
+    results["start_seconds"] = statistics.median(starts)
+
+
+def measure_partitions(data: Path, count: int, results: dict[str, float]) -> None:
+    with MeasuredBroker(data, {}) as broker:
+        client = load.RawClient(broker.port)
+        before = broker.rss_bytes()
+        results[f"create_{count}_partitions_s"] = load.create_topic(client, "wide", count)
+        results[f"idle_{count}_partitions_mb"] = (broker.rss_bytes() - before) / 1e6
+    with MeasuredBroker(data, {}) as broker:
+        results[f"start_seconds_{count}_partitions"] = broker.start_seconds
+        results[f"rss_mb_{count}_partitions_after_restart"] = broker.rss_bytes() / 1e6
+
+
+BUDGETS = {
+    "produce_cpu_s_per_gb": 1.0,
+    "fetch_cpu_s_per_gb": 0.7,
+    "tiny_produce_cpu_us": 50,
+    "start_seconds": 0.5,
+    "idle_rss_mb": 80,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of a table")
+    parser.add_argument("--gigabytes", type=float, default=4.0)
+    parser.add_argument("--requests", type=int, default=50_000)
+    parser.add_argument("--partitions", type=int, default=100_000)
+    options = parser.parse_args()
+    results: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
+        root = Path(name)
+        say("start-up and idle memory …")
+        measure_start_and_idle(root / "idle", results)
+        say(f"{options.gigabytes:g} GB in 1 MB batches …")
+        measure_bulk(root / "bulk", results, options.gigabytes)
+        for mode in ("os", "ack"):
+            say(f"one small batch per request, flush.mode={mode} …")
+            measure_tiny(root / f"tiny-{mode}", mode, results, options.requests)
+        say(f"{options.partitions} idle partitions …")
+        measure_partitions(root / "wide", options.partitions, results)
+    if options.json:
+        print(json.dumps({key: round(value, 4) for key, value in results.items()}, indent=2))
+        return
+    for key, value in results.items():
+        budget = f"  [{BUDGETS[key]}]" if key in BUDGETS else ""
+        print(f"{key:42} {value:10.3f}{budget}")
+
+
+if __name__ == "__main__":
+    main()

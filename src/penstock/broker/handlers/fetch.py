@@ -1,0 +1,293 @@
+"""Fetch (key 1), versions 4–18: v7 sessions (KIP-227), v9 epochs (KIP-320), v12 flexible, v13 topic ids.
+
+Answers at once when `min_bytes` are there, else parks until data, an error or `max_wait_ms`. Records go from the
+segment files to the socket as they are. Aborted transactions are always empty: there are no transactions yet.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.broker import cold_reads
+from penstock.broker.context import RequestContext
+from penstock.broker.fetch_sessions import NOTHING_SHOWN, FetchSession, Key, SessionOutcome, Shown
+from penstock.model.errors import ErrorCode
+from penstock.net.connection import Connection, Reply
+from penstock.net.outbox import Part
+from penstock.replication.partition import FetchPlan, Partition
+from penstock.security.verdicts import Operation
+from penstock.wire.fetch_fast import DecodedFetch, FetchPartition, decode_fetch
+from penstock.wire.fetch_frame import FetchedPartition, encode_fetch_frame
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+_READ_COMMITTED = 1
+# What a parked fetch is counted as against fetch.purgatory.max.bytes: itself, and each partition it watches.
+_PARKED_BYTES = 1_000
+_WATCH_BYTES = 400
+
+
+class FetchHandler:
+    def __init__(self, broker: "Broker") -> None:
+        self.broker = broker
+        self.parked_count = 0
+        self.parked_bytes = 0
+        self._parked: dict[Connection, list[ParkedFetch]] = {}
+
+    def handle(
+        self,
+        connection: Connection,
+        reply: Reply,
+        context: RequestContext,
+        frame: memoryview,
+        position: int,
+        last: bool,
+    ) -> bool:
+        """False: a partition has to be opened first; then `last` comes after `prepare`."""
+        request = decode_fetch(frame, position, context.api_version)
+        if not last and self.broker.partitions.any_closed(request.topics):
+            return False
+        outcome = self._resolve_session(context, request)
+        fetch = ParkedFetch(self, connection, reply, context, request, outcome)
+        if outcome.error:
+            fetch.answer([])
+        elif not fetch.try_answer():
+            if self._may_park(fetch):
+                fetch.park()
+            else:
+                fetch.answer_now()
+        return True
+
+    async def prepare(self, context: RequestContext, frame: memoryview, position: int) -> None:
+        request = decode_fetch(frame, position, context.api_version)
+        await self.broker.partitions.open_all(
+            [(key, part.partition) for key, parts in request.topics for part in parts]
+        )
+
+    def connection_closed(self, connection: Connection) -> None:
+        for fetch in self._parked.pop(connection, ()):
+            fetch.drop()
+
+    def parked(self, fetch: "ParkedFetch") -> None:
+        self._parked.setdefault(fetch.connection, []).append(fetch)
+        self.parked_count += 1
+        self.parked_bytes += fetch.cost_bytes
+
+    def unparked(self, fetch: "ParkedFetch") -> None:
+        self.parked_count -= 1
+        self.parked_bytes -= fetch.cost_bytes
+        fetches = self._parked.get(fetch.connection)
+        if fetches is not None:
+            fetches.remove(fetch)
+            if not fetches:
+                del self._parked[fetch.connection]
+
+    def _resolve_session(self, context: RequestContext, request: DecodedFetch) -> SessionOutcome:
+        asked = [((key, part.partition), part) for key, parts in request.topics for part in parts]
+        forgotten = [(key, index) for key, indexes in request.forgotten for index in indexes]
+        return self.broker.fetch_sessions.resolve(
+            request.session_id,
+            request.session_epoch,
+            context.api_version >= 13,
+            asked,
+            forgotten,
+            self.broker.clock.now_ms(),
+        )
+
+    def _may_park(self, fetch: "ParkedFetch") -> bool:
+        settings = self.broker.settings
+        return (
+            self.parked_count < settings.fetch_purgatory_max_requests
+            and self.parked_bytes + fetch.cost_bytes <= settings.fetch_purgatory_max_bytes
+        )
+
+
+class ParkedFetch:
+    """One fetch request, from its first look at the logs to its answer."""
+
+    __slots__ = (
+        "_checking",
+        "_context",
+        "_done",
+        "_handler",
+        "_outcome",
+        "_reply",
+        "_request",
+        "_timer",
+        "_watched",
+        "connection",
+        "cost_bytes",
+    )
+
+    def __init__(
+        self,
+        handler: FetchHandler,
+        connection: Connection,
+        reply: Reply,
+        context: RequestContext,
+        request: DecodedFetch,
+        outcome: SessionOutcome,
+    ) -> None:
+        self.connection = connection
+        self.cost_bytes = _PARKED_BYTES + _WATCH_BYTES * len(outcome.wanted)
+        self._handler = handler
+        self._reply = reply
+        self._context = context
+        self._request = request
+        self._outcome = outcome
+        self._watched: list[Partition] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._checking = False
+        self._done = False
+
+    # -- parking ------------------------------------------------------------------------------------------------
+
+    def park(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._request.max_wait_ms / 1000, self.answer_now)
+        self._handler.parked(self)
+        find = self._handler.broker.partitions.find
+        for (topic, index), _ in self._outcome.wanted:
+            partition = find(topic, index)
+            if isinstance(partition, Partition):
+                partition.watch(self)
+                self._watched.append(partition)
+
+    def wake(self) -> None:
+        """A watched partition moved. The look waits for the end of this turn of the loop: many appends, one look."""
+        if not self._checking:
+            self._checking = True
+            asyncio.get_running_loop().call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._checking = False
+        if not self._done:
+            self.try_answer()
+
+    def drop(self) -> None:
+        """Forgets the request: its connection is gone."""
+        self._done = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._handler.unparked(self)
+        for partition in self._watched:
+            partition.unwatch(self)
+        self._watched = []
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def try_answer(self) -> bool:
+        """Answers if there is enough, something is wrong, or nothing is to be waited for."""
+        plans = self._plan()
+        total = 0
+        failed = False
+        for _, plan in plans:
+            if plan.data is not None:
+                total += plan.data.length
+            elif plan.error:
+                failed = True
+        if total >= self._request.min_bytes or failed or self._request.max_wait_ms <= 0 or not plans:
+            self.answer(plans)
+            return True
+        return False
+
+    def answer_now(self) -> None:
+        if not self._done:
+            self.answer(self._plan())
+
+    def _plan(self) -> list[tuple[Key, FetchPlan]]:
+        handler, request = self._handler, self._request
+        budget = min(request.max_bytes, handler.broker.settings.fetch_max_bytes)
+        committed = request.isolation_level == _READ_COMMITTED
+        plans: list[tuple[Key, FetchPlan]] = []
+        nothing_yet = True
+        for key, wanted in self._outcome.wanted:
+            plan = self._plan_partition(key, wanted, budget, committed, nothing_yet)
+            if plan.data is not None:
+                budget -= plan.data.length
+                nothing_yet = False
+            plans.append((key, plan))
+        return plans
+
+    def _plan_partition(
+        self, key: Key, wanted: FetchPartition, budget: int, committed: bool, must_yield: bool
+    ) -> FetchPlan:
+        """The first partition with data yields at least one batch, however large: consumers must get on. (KIP-74)"""
+        broker = self._handler.broker
+        partition = broker.partitions.find(key[0], key[1])
+        if not isinstance(partition, Partition):
+            return FetchPlan(partition.code, -1, -1, -1, None)
+        if not broker.gate.allows_topic(self._context, Operation.READ, partition.topic):
+            return FetchPlan(ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, -1, -1, None)
+        max_bytes = min(wanted.partition_max_bytes, budget)
+        return partition.plan_fetch(
+            wanted.fetch_offset, max_bytes, wanted.current_leader_epoch, committed, must_yield
+        )
+
+    # -- answering ----------------------------------------------------------------------------------------------
+
+    def answer(self, plans: list[tuple[Key, FetchPlan]]) -> None:
+        self.drop()
+        shown = self._changed(plans)
+        cold = [plan.data for _, plan in shown if plan.data is not None and not cold_reads.is_cached(plan.data)]
+        if not cold:
+            self._send(shown)
+            return
+        loop = asyncio.get_running_loop()
+        pulled = loop.run_in_executor(self._handler.broker.pool, cold_reads.pull_in, cold)
+        pulled.add_done_callback(lambda _: self._send(shown))
+
+    def _changed(self, plans: list[tuple[Key, FetchPlan]]) -> list[tuple[Key, FetchPlan]]:
+        """In an incremental session only partitions with data, an error or news are told."""
+        session = self._outcome.session
+        if session is None:
+            return plans
+        changed = []
+        for key, plan in plans:
+            news = Shown(plan.high_watermark, plan.last_stable_offset, plan.log_start_offset)
+            if (
+                not self._outcome.incremental
+                or plan.data is not None
+                or plan.error
+                or self._is_news(session, key, news)
+            ):
+                session.shown[key] = NOTHING_SHOWN if plan.error else news
+                changed.append((key, plan))
+            if plan.data is not None:
+                session.move_to_back(key)
+        return changed
+
+    @staticmethod
+    def _is_news(session: FetchSession, key: Key, news: Shown) -> bool:
+        return session.shown.get(key, NOTHING_SHOWN) != news
+
+    def _send(self, plans: list[tuple[Key, FetchPlan]]) -> None:
+        """Writes the frame around the records: file ranges take the places that the encoder left for them."""
+        context, session = self._context, self._outcome.session
+        aborted: list[tuple[int, int]] | None = [] if self._request.isolation_level == _READ_COMMITTED else None
+        topics: list[tuple[str | bytes, list[FetchedPartition]]] = []
+        for (topic, index), plan in plans:
+            if not topics or topics[-1][0] != topic:
+                topics.append((topic, []))
+            size = plan.data.length if plan.data is not None else 0
+            told = FetchedPartition(
+                index, plan.error, plan.high_watermark, plan.last_stable_offset, plan.log_start_offset, size, aborted
+            )
+            topics[-1][1].append(told)
+        pieces = encode_fetch_frame(
+            context.correlation_id,
+            context.api_version,
+            topics,
+            error_code=self._outcome.error,
+            session_id=session.session_id if session is not None else 0,
+        )
+        parts: list[Part] = []
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                parts.append(piece)
+            else:
+                data = plans[piece][1].data
+                assert data is not None
+                parts.append(data)
+        self._reply.send(parts)

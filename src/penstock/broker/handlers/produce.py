@@ -1,0 +1,169 @@
+"""Produce (key 0), versions 3–13: v9 flexible, v10 leader hints (KIP-951), v13 topic ids.
+
+Runs on the frame where it was received: batches are checked, numbered in place and written from there. Versions
+0–2 are advertised but not served (KAFKA-18659). Transactional batches are refused until transactions are built.
+"""
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.broker.context import RequestContext
+from penstock.log.partition_log import AppendResult
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.net.connection import Connection, Reply
+from penstock.replication.partition import Partition
+from penstock.security.verdicts import Operation
+from penstock.wire.produce_fast import (
+    PartitionRecords,
+    PartitionResult,
+    TopicKey,
+    decode_produce,
+    encode_produce_frame,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+Topics = list[tuple[TopicKey, list[PartitionRecords]]]
+Results = list[tuple[TopicKey, list[PartitionResult]]]
+# A written partition whose answer must wait: the results it is in, its place there, and how far it must be committed.
+Wait = tuple[Partition, int, list[PartitionResult], int]
+
+_NO_TRANSACTIONS = Refusal(ErrorCode.INVALID_REQUEST, "transactions are not served by this release of Penstock")
+_BAD_ACKS = Refusal(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be 0, 1 or -1 (all)")
+
+
+class ProduceHandler:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def handle(
+        self,
+        connection: Connection,
+        reply: Reply,
+        context: RequestContext,
+        frame: memoryview,
+        position: int,
+        last: bool,
+    ) -> bool:
+        """False: a partition has to be opened first, and nothing was appended; then `last` comes after `prepare`."""
+        transactional_id, acks, timeout_ms, topics = decode_produce(frame, position, context.api_version)
+        if not last and self._broker.partitions.any_closed(topics):
+            return False
+        waits: list[Wait] = []
+        if transactional_id is not None:
+            results = _refuse_all(topics, _NO_TRANSACTIONS)
+        elif not -1 <= acks <= 1:
+            results = _refuse_all(topics, _BAD_ACKS)
+        else:
+            results = self._append(context, topics, waits)
+        if acks == 0:
+            _finish_unacknowledged(connection, reply, results)
+        elif waits:
+            _Parked(reply, context, results, waits, timeout_ms)
+        else:
+            reply.send((encode_produce_frame(context.correlation_id, context.api_version, results),))
+        return True
+
+    async def prepare(self, context: RequestContext, frame: memoryview, position: int) -> None:
+        topics = decode_produce(frame, position, context.api_version)[3]
+        await self._broker.partitions.open_all([(key, index) for key, parts in topics for index, _ in parts])
+
+    def _append(self, context: RequestContext, topics: Topics, waits: list[Wait]) -> Results:
+        broker = self._broker
+        now_ms = broker.clock.now_ms()
+        results: Results = []
+        for key, parts in topics:
+            answers: list[PartitionResult] = []
+            for index, records in parts:
+                found = broker.partitions.find(key, index)
+                if not isinstance(found, Partition):
+                    answers.append((index, found.code, -1, -1, -1, found.message))
+                    continue
+                if not broker.gate.allows_topic(context, Operation.WRITE, found.topic):
+                    answers.append((index, ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, -1, -1, None))
+                    continue
+                appended = found.append(records, now_ms) if records is not None else _NO_RECORDS
+                if isinstance(appended, AppendResult):
+                    if appended.end_offset > found.high_watermark:
+                        waits.append((found, appended.end_offset, answers, len(answers)))
+                    answers.append(
+                        (
+                            index,
+                            0,
+                            appended.base_offset,
+                            appended.log_append_time_ms,
+                            found.log.log_start_offset,
+                            None,
+                        )
+                    )
+                else:
+                    answers.append((index, appended.code, -1, -1, found.log.log_start_offset, appended.message))
+            results.append((key, answers))
+        return results
+
+
+_NO_RECORDS = Refusal(ErrorCode.INVALID_RECORD, "the request holds no records for this partition")
+
+
+class _Parked:
+    """A request whose records are written but not committed yet."""
+
+    __slots__ = ("_context", "_remaining", "_reply", "_results", "_timer", "_waits")
+
+    def __init__(
+        self, reply: Reply, context: RequestContext, results: Results, waits: list[Wait], timeout_ms: int
+    ) -> None:
+        self._reply = reply
+        self._context = context
+        self._results = results
+        self._waits: list[Wait | None] = list(waits)
+        self._remaining = len(waits)
+        self._timer = asyncio.get_running_loop().call_later(max(timeout_ms, 0) / 1000, self._time_out)
+        for number, (partition, end_offset, _, _) in enumerate(waits):
+            partition.when_committed(end_offset, partial(self._committed, number))
+
+    def _committed(self, number: int, error: ErrorCode) -> None:
+        wait = self._waits[number]
+        if wait is None or not self._remaining:
+            return
+        self._waits[number] = None
+        if error:
+            _fail(wait, error)
+        self._remaining -= 1
+        if not self._remaining:
+            self._timer.cancel()
+            self._answer()
+
+    def _time_out(self) -> None:
+        for wait in self._waits:
+            if wait is not None:
+                _fail(wait, ErrorCode.REQUEST_TIMED_OUT)
+        self._remaining = 0
+        self._answer()
+
+    def _answer(self) -> None:
+        context = self._context
+        self._reply.send((encode_produce_frame(context.correlation_id, context.api_version, self._results),))
+
+
+def _fail(wait: Wait, error: ErrorCode) -> None:
+    _, _, answers, place = wait
+    answers[place] = (answers[place][0], error, -1, -1, -1, None)
+
+
+def _refuse_all(topics: Topics, refusal: Refusal) -> Results:
+    return [
+        (key, [(index, refusal.code, -1, -1, -1, refusal.message) for index, _ in parts]) for key, parts in topics
+    ]
+
+
+def _finish_unacknowledged(connection: Connection, reply: Reply, results: Results) -> None:
+    """acks=0 has no answer; a closed connection is the only way to tell the client that something was refused."""
+    for _, answers in results:
+        for answer in answers:
+            if answer[1]:
+                connection.abort(f"sent records with acks=0 that were refused with error {answer[1]}")
+                return
+    reply.skip()

@@ -1,0 +1,68 @@
+"""docs/compatibility.md, written from `served`: every API, its versions, what is not done and why."""
+
+from penstock.wire.apis import API_TABLE
+from penstock.wire.served import NOT_SERVED, SERVED
+
+_INTRO = """\
+# Compatibility
+
+Penstock speaks the protocol of Apache Kafka 4.4. This page is generated from the tables the broker itself goes by
+(`src/penstock/wire/served.py`); `make generate` writes it, and the tests fail when it is stale.
+
+A request for a version that is not served closes the connection, as Kafka does; ApiVersions is answered in version 0
+with UNSUPPORTED_VERSION instead, so that every client can find out what is.
+
+## Served
+
+| key | API | versions | notes |
+|---|---|---|---|
+"""
+
+_MISSING = """
+## Not served
+
+These are not advertised; clients that look at ApiVersions do without them.
+
+| key | API | why |
+|---|---|---|
+"""
+
+_CLIENTS = """
+## Clients
+
+The tests run these against a broker: confluent-kafka (librdkafka), kafka-python, aiokafka, kcat, the Java client and
+Kafka's own console tools. What they need of a broker beyond single APIs:
+
+- Produce is advertised from version 0 although 0–2 are not served: librdkafka before 2.8 decides by the minimum
+  whether the broker knows compression (KAFKA-18659).
+- Arrays that the schema allows to be null are sent empty where the Java client does not expect null.
+- Offsets of a group that does not exist are answered with success and −1.
+- Group metadata is opaque: members of any protocol type (`consumer`, `connect`, `sr`, …) can form a group.
+
+## Differences from Kafka
+
+- `flush.mode=ack` is the default: a produce request is answered when its records are fsynced. Kafka answers from the
+  page cache; `flush.mode=os` does the same.
+- A partition's directory and files appear with its first record.
+- Index files are written as they grow, not preallocated.
+"""
+
+
+def render() -> str:
+    served = "".join(_served_row(key) for key in sorted(SERVED))
+    missing = "".join(
+        f"| {key} | {API_TABLE[key].name} | {reason} |\n" for key, reason in sorted(NOT_SERVED.items())
+    )
+    return _INTRO + served + _MISSING + missing + _CLIENTS
+
+
+def _served_row(key: int) -> str:
+    entry = SERVED[key]
+    versions = _range(entry.min_version, entry.max_version)
+    if entry.first_advertised != entry.min_version:
+        versions += f" (advertised {_range(entry.first_advertised, entry.max_version)})"
+    return f"| {key} | {API_TABLE[key].name} | {versions} | {entry.note} |\n"
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}–{last}"
