@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.conformance.clients import Aiokafka, Client, Confluent, Java, KafkaPython, Kcat
 from tests.conformance.java import Jvm
@@ -62,7 +63,11 @@ def new_topic(bootstrap: str, admin: AdminClient) -> NewTopicFunction:
 
 def _is_served(admin: AdminClient, name: str, partitions: int) -> bool:
     topic = admin.list_topics(name, timeout=30).topics[name]
-    return topic.error is None and sum(p.leader >= 0 for p in topic.partitions.values()) == partitions
+    if topic.error is not None or sum(p.leader >= 0 for p in topic.partitions.values()) < partitions:
+        return False
+    # Kafka announces a leader a little before that broker knows that it is one.
+    latest = {TopicPartition(name, p): OffsetSpec.latest() for p in range(partitions)}
+    return all(future.exception(30) is None for future in admin.list_offsets(latest).values())
 
 
 @pytest.fixture
