@@ -50,9 +50,7 @@ Kafka's own console tools. What they need of a broker beyond single APIs:
 
 def render() -> str:
     served = "".join(_served_row(key) for key in sorted(SERVED))
-    missing = "".join(
-        f"| {key} | {API_TABLE[key].name} | {reason} |\n" for key, reason in sorted(NOT_SERVED.items())
-    )
+    missing = "".join(f"| {key} | {API_TABLE[key].name} | {reason} |\n" for key, reason in sorted(NOT_SERVED.items()))
     return _INTRO + served + _MISSING + missing + _CLIENTS
 
 

@@ -57,14 +57,20 @@ def decode_produce(buf: Buffer, pos: int, version: int) -> DecodedProduce:
     view = buf if type(buf) is memoryview else memoryview(buf)
     _check_version(version)
     try:
+        usual = _decode_flexible(view, pos, version) if version >= _FLEXIBLE_FROM else _decode_plain(view, pos)
+        if usual is not None:
+            return usual
+    except DECODE_FAULTS:
+        pass  # an unusual shape may end before the usual one does
+    try:
         if version >= _FLEXIBLE_FROM:
-            return _decode_flexible(view, pos, version)
-        return _decode_plain(view, pos, version)
+            return _decode_flexible_topics(view, pos, version)
+        return _decode_plain_topics(view, pos, version)
     except DECODE_FAULTS as fault:
         raise malformed("ProduceRequest", version, fault) from fault
 
 
-def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodedProduce:
+def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodedProduce | None:
     topic: TopicKey
     if version == _IDS_FROM:
         id_length, acks, timeout_ms, topics, topic, partitions, index = _unpack_ids_head(buf, pos)
@@ -72,7 +78,7 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodedProduce:
     else:
         id_length, acks, timeout_ms, topics, length = _unpack_flexible_head(buf, pos)
         if not 0 < length < 0x80:
-            return _decode_flexible_topics(buf, pos, version)
+            return None
         at = pos + 8 + length
         topic = buf[pos + 9 : at].tobytes().decode()
         partitions, index = _unpack_flexible_partitions(buf, at)
@@ -83,10 +89,10 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodedProduce:
         end = at + length - 1
         if length and not (buf[end] or buf[end + 1] or buf[end + 2]):
             return None, acks, timeout_ms, [(topic, [(index, buf[at:end])])]
-    return _decode_flexible_topics(buf, pos, version)
+    return None
 
 
-def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodedProduce:
+def _decode_plain(buf: memoryview, pos: int) -> DecodedProduce | None:
     id_length, acks, timeout_ms, topics, length = _unpack_plain_head(buf, pos)
     if id_length == -1 and topics == 1 and length >= 0:
         at = pos + 14 + length
@@ -95,7 +101,7 @@ def _decode_plain(buf: memoryview, pos: int, version: int) -> DecodedProduce:
         if partitions == 1 and size >= 0 and end <= len(buf):
             topic = buf[pos + 14 : at].tobytes().decode()
             return None, acks, timeout_ms, [(topic, [(index, buf[at + 12 : end])])]
-    return _decode_plain_topics(buf, pos, version)
+    return None
 
 
 def _decode_flexible_topics(buf: memoryview, pos: int, version: int) -> DecodedProduce:
