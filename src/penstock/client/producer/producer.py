@@ -1,0 +1,232 @@
+"""`Producer`: sends records, in batches, to the leaders of their partitions.
+
+Order per partition is the order of the `send` calls. With the default (idempotent, acks all) a record is written
+exactly once per partition log, however often the network makes the client try.
+"""
+
+import asyncio
+from types import TracebackType
+from typing import Literal, Self, Unpack
+
+from penstock.client.cluster import Cluster
+from penstock.client.errors import Closed, RecordRefused, TopicError, UsageError
+from penstock.client.options import ConnectionArguments, ConnectionOptions
+from penstock.client.partitioner import StickyPartitioner, partition_for_key
+from penstock.client.producer.accumulator import Accumulator, ProducerOptions
+from penstock.client.producer.batch import RECORD_OVERHEAD_BYTES
+from penstock.client.producer.sender import Sender
+from penstock.client.types import NO_HEADERS, Headers, RecordMetadata
+from penstock.model.errors import ErrorCode
+from penstock.records.compression import codec_by_name
+
+Acks = Literal[0, 1, -1, "all"]
+
+
+class Producer:
+    """Asynchronous producer.
+
+    Arguments
+        bootstrap: `host:port[,host:port…]`.
+        acks: `"all"` (written by all in-sync replicas), 1 (by the leader), 0 (do not wait; offsets are unknown).
+        idempotent: retries never duplicate or reorder. On by default with acks all; needs acks all.
+        compression: none, gzip, snappy, lz4 or zstd.
+        linger_ms, batch_bytes: a batch leaves when it is this old or this large.
+        buffer_bytes, max_block_ms: `send` waits while this much is undelivered, and gives up after this long.
+        delivery_timeout_ms: a record is given up when it is not acknowledged after this long.
+        max_in_flight: requests on their way per broker, 1 to 5. Without idempotence one batch per partition.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | list[str] = "localhost:9092",
+        *,
+        acks: Acks = "all",
+        idempotent: bool | None = None,
+        compression: str = "none",
+        linger_ms: float = 5,
+        batch_bytes: int = 128 * 1024,
+        max_request_bytes: int = 1024 * 1024,
+        buffer_bytes: int = 32 * 1024 * 1024,
+        max_block_ms: int = 60_000,
+        delivery_timeout_ms: int = 120_000,
+        max_in_flight: int = 5,
+        **connection: Unpack[ConnectionArguments],
+    ) -> None:
+        if idempotent and acks not in ("all", -1):
+            raise UsageError("an idempotent producer needs acks=all", hint="leave acks out, or set idempotent=False")
+        if not 1 <= max_in_flight <= 5:
+            raise UsageError("max_in_flight must be 1 to 5", hint="brokers remember five batches per producer")
+        try:
+            codec = codec_by_name(compression)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        self.options = ProducerOptions(
+            acks=-1 if acks == "all" else acks,
+            idempotent=acks in ("all", -1) if idempotent is None else idempotent,
+            linger_ms=linger_ms,
+            batch_bytes=min(batch_bytes, max_request_bytes),
+            codec=codec,
+            max_request_bytes=max_request_bytes,
+            buffer_bytes=buffer_bytes,
+            max_block_ms=max_block_ms,
+            delivery_timeout_ms=delivery_timeout_ms,
+            max_in_flight=max_in_flight,
+        )
+        self._connection_options = ConnectionOptions(bootstrap).with_arguments(connection)
+        self._clock = self._connection_options.clock
+        self._sticky = StickyPartitioner(self._connection_options.rng)
+        self._cluster: Cluster | None = None
+        self._accumulator: Accumulator | None = None
+        self._sender: Sender | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connects; raises `ConnectionFailed` if no broker answers within `start_timeout_ms`."""
+        cluster = Cluster(self._connection_options, auto_create=True)
+        await cluster.start()
+        self._cluster = cluster
+        self._accumulator = Accumulator(self.options)
+        self._sender = Sender(cluster, self._accumulator, self.options)
+        self._loop = asyncio.get_running_loop()
+
+    async def stop(self, timeout_ms: int | None = None) -> None:
+        """Delivers what is buffered (for at most `timeout_ms`), then disconnects."""
+        if self._cluster is None or self._accumulator is None or self._sender is None:
+            return
+        self._accumulator.close()
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self.flush()
+        except TimeoutError:
+            pass
+        finally:
+            await self._sender.stop(Closed("the producer was stopped before the record was delivered"))
+            await self._cluster.stop()
+            self._cluster = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop(None if error is None else 0)
+
+    # -- records ------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        *,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> "asyncio.Future[RecordMetadata]":
+        """Buffers a record; the future is done when it is acknowledged or given up.
+
+        Waits only for the topic to be known and for room in the buffer. Text is encoded as UTF-8. A value of None
+        is a tombstone: it deletes its key from a compacted topic.
+        """
+        cluster, accumulator = self._cluster, self._accumulator
+        if cluster is None or accumulator is None or accumulator.closed:
+            raise Closed("the producer is not started")
+        if value.__class__ is str:
+            value = value.encode()
+        if key.__class__ is str:
+            key = key.encode()
+        if partition is None or topic not in cluster.metadata.topics:
+            partition = await self._partition(topic, key, partition)  # type: ignore[arg-type]
+        size = RECORD_OVERHEAD_BYTES
+        if value is not None:
+            size += len(value)
+        if key is not None:
+            size += len(key)
+        if headers:
+            size += sum(len(name) * 3 + len(data or b"") + 10 for name, data in headers)
+        if size > self.options.max_request_bytes:
+            raise RecordRefused(
+                ErrorCode.MESSAGE_TOO_LARGE, f"a record of {size} bytes is over {self.options.max_request_bytes}"
+            )
+        if not accumulator.has_room(size):
+            await accumulator.wait_for_room(size)
+        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
+        opened, filled = accumulator.append(
+            topic,
+            partition,
+            key,  # type: ignore[arg-type]
+            value,  # type: ignore[arg-type]
+            headers or NO_HEADERS,
+            self._clock.now_ms() if timestamp_ms is None else timestamp_ms,
+            size,
+            future,
+        )
+        if opened is not None:
+            self._sender.batch_opened(opened)  # type: ignore[union-attr]
+        if filled:
+            self._sticky.move_on(topic, partition)
+            self._sender.wake()  # type: ignore[union-attr]
+            await asyncio.sleep(0)  # a tight loop of sends must let the batches out
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        *,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """As `send`, and waits for the acknowledgement."""
+        return await (
+            await self.send(topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
+        )
+
+    async def flush(self) -> None:
+        """Sends everything buffered so far at once and waits until all of it is acknowledged or given up.
+
+        Does not raise for failed records; their futures do.
+        """
+        if self._accumulator is None or self._sender is None:
+            return
+        last = [batch.futures[-1] for batch in self._accumulator.pending() if batch.futures]
+        if not last:
+            return
+        self._sender.flushing += 1
+        self._sender.wake()
+        try:
+            await asyncio.wait(last)
+        finally:
+            self._sender.flushing -= 1
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The partitions of a topic, waiting (for at most `max_block_ms`) until it exists."""
+        if self._cluster is None:
+            raise Closed("the producer is not started")
+        return list((await self._cluster.topic(topic, self.options.max_block_ms)).partitions)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of records that are neither acknowledged nor given up."""
+        return 0 if self._accumulator is None else self._accumulator.buffered_bytes
+
+    async def _partition(self, topic: str, key: bytes | None, partition: int | None) -> int:
+        assert self._cluster is not None
+        info = self._cluster.metadata.topics.get(topic)
+        if info is None or not info.partitions:
+            info = await self._cluster.topic(topic, self.options.max_block_ms)
+        if partition is not None:
+            if partition not in info.partitions:
+                raise TopicError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic {topic!r} has {info.partition_count} partitions, no partition {partition}",
+                )
+            return partition
+        if key is not None:
+            return partition_for_key(key, info.partition_count)
+        return self._sticky.choose(topic, info.available or list(info.partitions))

@@ -1,0 +1,362 @@
+"""What leaves when, and what an answer means. Runs on callbacks: a tick is scheduled whenever something changed.
+
+Hard rules:
+- At most `max_in_flight` requests per broker, and batches per partition; one batch per partition in a request.
+- A batch whose fate is unknown (lost connection, timeout) is sent again unchanged: the broker knows its sequence
+  and answers a duplicate with the first offset. OUT_OF_ORDER_SEQUENCE_NUMBER for the first undecided batch is the
+  proof that it was not written; only then may it get a new number, under a higher epoch.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from penstock.client.cluster import Cluster
+from penstock.client.connection import Connection
+from penstock.client.errors import ClientError, ConnectionFailed, DeliveryTimedOut, broker_error
+from penstock.client.metadata import NO_LEADER
+from penstock.client.producer.accumulator import Accumulator, ProducerOptions
+from penstock.client.producer.batch import ProducerBatch
+from penstock.client.producer.identity import ProducerIdentity
+from penstock.client.producer.queue import NEVER, PartitionQueue
+from penstock.model.errors import ErrorCode
+from penstock.model.ids import ZERO_UUID
+from penstock.wire.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.wire.generated.produce import ProduceRequest, ProduceResponse
+
+log = logging.getLogger("penstock.client")
+
+_Sent = list[tuple[PartitionQueue, ProducerBatch]]
+_LAST_VERSION_BY_NAME = 12
+_MAX_IDENTITY_CHANGES = 5
+_LOST_PLACE = frozenset(
+    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
+)
+_STALE_METADATA = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+    }
+)
+
+
+class Sender:
+    def __init__(self, cluster: Cluster, accumulator: Accumulator, options: ProducerOptions) -> None:
+        self.identity: ProducerIdentity | None = ProducerIdentity() if options.idempotent else None
+        self.flushing = 0
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._options = options
+        self._linger_s = options.linger_ms / 1000
+        self._backoff_s = cluster.options.retry_backoff_ms / 1000
+        self._max_inflight = options.max_in_flight if options.idempotent or options.acks == 0 else 1
+        self._loop = asyncio.get_running_loop()
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._node_retry_at: dict[int, float] = {}
+        self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._initialising: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    # -- waking -------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        if not self._scheduled and not self._stopped:
+            self._scheduled = True
+            self._loop.call_soon(self._tick)
+
+    def wake_at(self, when: float) -> None:
+        if self._timer is not None:
+            if self._timer_at <= when:
+                return
+            self._timer.cancel()
+        if not self._stopped:
+            self._timer_at = when
+            self._timer = self._loop.call_at(when, self._timer_fired)
+
+    def batch_opened(self, batch: ProducerBatch) -> None:
+        if self._linger_s <= 0:
+            self.wake()
+        else:
+            self.wake_at(batch.created_at + self._linger_s)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self.wake()
+
+    def _tick(self) -> None:
+        self._scheduled = False
+        if self._stopped:
+            return
+        now = self._loop.time()
+        self._expire(now)
+        if self.identity is not None and not self.identity.known:
+            self._obtain_identity(now)
+            return
+        while True:
+            by_node, due_next = self._collect(now)
+            if not by_node:
+                break
+            for node_id, queues in by_node.items():
+                self._send(node_id, queues)
+        if due_next != NEVER:
+            self.wake_at(due_next)
+
+    # -- what may leave -----------------------------------------------------------------------------------
+
+    def _collect(self, now: float) -> tuple[dict[int, list[PartitionQueue]], float]:
+        """Partitions with a batch that is due, by leader, as many as fit one request each; and when more are due."""
+        linger_s = 0.0 if self.flushing else self._linger_s
+        by_node: dict[int, list[PartitionQueue]] = {}
+        due_next = NEVER
+        room: dict[int, int] = {}
+        for queue in self._accumulator.active:
+            due = queue.next_due(linger_s, self._max_inflight)
+            if due > now:
+                due_next = min(due_next, due, _soonest_deadline(queue))
+                continue
+            node_id, ready_at = self._leader(queue, now)
+            if ready_at > now:
+                due_next = min(due_next, ready_at)
+                continue
+            left = room.get(node_id, self._options.max_request_bytes)
+            size = _next_size(queue)
+            if left == self._options.max_request_bytes or size <= left:
+                room[node_id] = left - size
+                by_node.setdefault(node_id, []).append(queue)
+        return by_node, due_next
+
+    def _leader(self, queue: PartitionQueue, now: float) -> tuple[int, float]:
+        """The leader and when it can take a request; `NEVER` when an event will wake us."""
+        node_id = self._cluster.metadata.leader_of(queue.topic, queue.partition)
+        if node_id == NO_LEADER:
+            self._cluster.interest.add(queue.topic)
+            self._cluster.request_refresh()
+            return node_id, now + self._backoff_s
+        retry_at = self._node_retry_at.get(node_id, 0.0)
+        if retry_at > now:
+            return node_id, retry_at
+        connection = self._cluster.connected(node_id, "data")
+        if connection is None:
+            self._connect(node_id)
+            return node_id, NEVER
+        return node_id, (NEVER if connection.inflight_count >= self._options.max_in_flight else now)
+
+    def _connect(self, node_id: int) -> None:
+        if node_id not in self._connecting:
+            task = self._loop.create_task(self._open_connection(node_id))
+            self._connecting[node_id] = task
+
+    async def _open_connection(self, node_id: int) -> None:
+        try:
+            await self._cluster.connection(node_id, "data")
+            self._node_retry_at.pop(node_id, None)
+        except ClientError as error:
+            log.debug("broker %d cannot be reached: %s", node_id, error)
+            self._node_retry_at[node_id] = self._loop.time() + self._backoff_s * 2
+            self._cluster.request_refresh()
+        finally:
+            self._connecting.pop(node_id, None)
+            self.wake()
+
+    def _obtain_identity(self, now: float) -> None:
+        if self._initialising is None:
+            self._initialising = self._loop.create_task(self._init_producer_id())
+        deadlines = [_soonest_deadline(queue) for queue in self._accumulator.active]
+        if deadlines:
+            self.wake_at(min(deadlines))
+
+    async def _init_producer_id(self) -> None:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+        try:
+            response = await self._cluster.call_any(request, InitProducerIdResponse)
+            if response.error_code:
+                raise broker_error(response.error_code, what="a producer id")
+            assert self.identity is not None
+            self.identity.adopt(response.producer_id, response.producer_epoch)
+        except ClientError as error:
+            if not error.retriable:
+                self._fail_everything(error)
+            await asyncio.sleep(self._backoff_s)
+        finally:
+            self._initialising = None
+            self.wake()
+
+    # -- out ----------------------------------------------------------------------------------------------
+
+    def _send(self, node_id: int, queues: list[PartitionQueue]) -> None:
+        connection = self._cluster.connected(node_id, "data")
+        if connection is None:
+            return
+        sent: _Sent = [(queue, queue.take(self._options.codec, self.identity)) for queue in queues]
+        request, max_version = self._request(sent)
+        try:
+            self._write(connection, request, max_version, sent)
+        except ClientError as error:
+            self._lost(sent, error)
+
+    def _write(self, connection: Connection, request: ProduceRequest, max_version: int | None, sent: _Sent) -> None:
+        if self._options.acks == 0:
+            connection.send_unanswered(request, max_version=max_version)
+            for queue, batch in sent:
+                queue.answered(batch)
+                self._succeed(queue, batch, -1, -1)
+            return
+        timeout_ms = self._cluster.options.request_timeout_ms
+        future = connection.send(request, ProduceResponse, timeout_ms, max_version=max_version)
+        future.add_done_callback(lambda done: self._answered(sent, done))
+
+    def _request(self, sent: _Sent) -> tuple[ProduceRequest, int | None]:
+        topics: dict[str, list[ProduceRequest.PartitionProduceData]] = {}
+        for queue, batch in sent:
+            topics.setdefault(queue.topic, []).append(
+                ProduceRequest.PartitionProduceData(index=queue.partition, records=batch.data)
+            )
+        max_version: int | None = None
+        data = []
+        for name, partitions in topics.items():
+            info = self._cluster.metadata.topics.get(name)
+            topic_id = info.topic_id if info is not None else ZERO_UUID
+            if topic_id == ZERO_UUID:
+                max_version = _LAST_VERSION_BY_NAME
+            data.append(ProduceRequest.TopicProduceData(name=name, topic_id=topic_id, partition_data=partitions))
+        request = ProduceRequest(
+            acks=self._options.acks, timeout_ms=self._cluster.options.request_timeout_ms, topic_data=data
+        )
+        return request, max_version
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def _answered(self, sent: _Sent, future: "asyncio.Future[ProduceResponse]") -> None:
+        error = future.exception()
+        if error is not None:
+            self._lost(sent, error if isinstance(error, ClientError) else ConnectionFailed(str(error)))
+            return
+        response = future.result()
+        results: dict[tuple[str, int], Any] = {}
+        for topic in response.responses:
+            name = self._cluster.metadata.topic_name(topic.topic_id, topic.name)
+            for partition in topic.partition_responses:
+                results[name, partition.index] = partition
+        for queue, batch in sent:
+            queue.answered(batch)
+            result = results.get((queue.topic, queue.partition))
+            if result is None:
+                self._again(queue, batch, broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            else:
+                self._decide(queue, batch, result)
+        self.wake()
+
+    def _decide(self, queue: PartitionQueue, batch: ProducerBatch, result: Any) -> None:
+        code = result.error_code
+        if code == ErrorCode.NONE:
+            self._succeed(queue, batch, result.base_offset, result.log_append_time_ms)
+            return
+        if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            self._succeed(queue, batch, -1, -1)
+            return
+        error = broker_error(code, result.error_message, what=f"{queue.topic}-{queue.partition}")
+        if code in _LOST_PLACE and self.identity is not None:
+            self._lost_place(queue, batch, error)
+        elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
+            self._split(queue, batch)
+        elif error.retriable:
+            if code in _STALE_METADATA:
+                self._cluster.request_refresh()
+            self._again(queue, batch, error)
+        else:
+            queue.refused(batch)
+            self._fail(queue, batch, error)
+
+    def _lost_place(self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError) -> None:
+        assert self.identity is not None
+        if queue.is_first(batch) and not queue.restart_sequence:
+            if batch.identity_changes >= _MAX_IDENTITY_CHANGES:
+                self._fail(queue, batch, error)
+                return
+            self.identity.move_past(batch.producer_id, batch.epoch)
+            queue.restart_sequence = True
+            log.info("%s-%d: starting a new sequence (%s)", queue.topic, queue.partition, error)
+        self._again(queue, batch, error)
+
+    def _lost(self, sent: _Sent, error: ClientError) -> None:
+        """No answer: the batches may or may not be written."""
+        self._cluster.request_refresh()
+        for queue, batch in sent:
+            queue.answered(batch)
+            self._again(queue, batch, error)
+        self.wake()
+
+    def _again(self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError) -> None:
+        now = self._loop.time()
+        if self._stopped or batch.deadline <= now:
+            self._fail(queue, batch, _too_late(batch, error))
+            return
+        delay = min(1.0, self._backoff_s * 2 ** min(batch.attempts - 1, 8))
+        queue.send_again([batch], now + delay * self._cluster.options.rng.uniform(0.8, 1.2))
+
+    def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        halves = batch.split(self._options.codec)
+        for half in halves:
+            half.attempts = batch.attempts
+            self._accumulator.reserve(half)
+        self._accumulator.release(batch)
+        queue.send_again(halves, 0.0)
+
+    def _succeed(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, append_time_ms: int) -> None:
+        batch.complete(base_offset, append_time_ms)
+        self._accumulator.release(batch)
+        self._accumulator.leave(queue)
+
+    def _fail(self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError) -> None:
+        log.warning("%d records for %s-%d not delivered: %s", batch.record_count, batch.topic, batch.partition, error)
+        batch.fail(error)
+        self._accumulator.release(batch)
+        self._accumulator.leave(queue)
+
+    def _expire(self, now: float) -> None:
+        for queue in list(self._accumulator.active):
+            for batch in queue.take_expired(now):
+                self._fail(queue, batch, _too_late(batch, None))
+
+    def _fail_everything(self, error: ClientError) -> None:
+        for queue in list(self._accumulator.active):
+            for batch in queue.take_all():
+                self._fail(queue, batch, error)
+
+    async def stop(self, reason: ClientError) -> None:
+        """Whatever is not delivered by now fails."""
+        self._fail_everything(reason)
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks: list[asyncio.Task[Any]] = list(self._connecting.values())
+        if self._initialising is not None:
+            tasks.append(self._initialising)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _soonest_deadline(queue: PartitionQueue) -> float:
+    heads = [batch.deadline for batch in (queue.open, *queue.ready, *queue.retries) if batch is not None]
+    return min(heads, default=NEVER)
+
+
+def _next_size(queue: PartitionQueue) -> int:
+    batch = queue.retries[0] if queue.retries else queue.ready[0] if queue.ready else queue.open
+    assert batch is not None
+    return len(batch.data) if batch.data is not None else batch.size_bytes
+
+
+def _too_late(batch: ProducerBatch, error: ClientError | None) -> DeliveryTimedOut:
+    where = f"{batch.topic}-{batch.partition}"
+    tries = f"after {batch.attempts} attempts" if batch.attempts else "without an attempt (no leader was reachable)"
+    return DeliveryTimedOut(f"{where}: not delivered in time {tries}{f'; last error: {error}' if error else ''}")
