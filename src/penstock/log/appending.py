@@ -1,0 +1,309 @@
+"""Writing batches to the active segment, and rolling to the next one.
+
+The hot path is `append_checked`: patch, one write, bookkeeping. A disk that is full refuses the append and leaves
+the log as it was; any other failed write fails the log directory.
+"""
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.log.checkpoints import PARTITION_METADATA_FILE, encode_partition_metadata
+from penstock.log.config import LogConfig
+from penstock.log.producer_snapshot import encode_snapshot
+from penstock.log.producers import ProducerBatch
+from penstock.log.replay import replay_batch
+from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment
+from penstock.log.sync import NO_SPACE_ERRORS
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.ports import Buffer
+from penstock.records.batch import (
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    CorruptBatch,
+    crc_is_valid,
+    iter_headers,
+    patch_offset_and_epoch,
+)
+
+if TYPE_CHECKING:
+    from penstock.log.partition_log import PartitionLog
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class AppendResult(NamedTuple):
+    base_offset: int
+    end_offset: int
+    log_append_time_ms: int
+    """−1 where the producer's timestamps count."""
+    max_timestamp: int
+    size_bytes: int
+    duplicate: bool = False
+    """The batch was in the log already; nothing was written."""
+
+
+def append_checked(
+    log: "PartitionLog", data: bytearray | memoryview, header: BatchHeader, leader_epoch: int, now_ms: int
+) -> AppendResult | Refusal:
+    """Appends one batch that passed validation; offsets are assigned here."""
+    config = log.config
+    size = len(data)
+    base_offset = log.end_offset
+    last_offset = base_offset + header.last_offset_delta
+    max_timestamp = header.max_timestamp
+    segment = log.active
+    if segment is None or _must_roll(segment, size, last_offset, max_timestamp, now_ms, config):
+        made = _next_segment(log, segment, size, now_ms)
+        if isinstance(made, Refusal):
+            return made
+        segment = made
+    patch_offset_and_epoch(data, 0, base_offset, leader_epoch)
+    position = segment.size_bytes
+    try:
+        (segment.file or log.directory.files.open(segment)).write_at(position, (data,))
+    except OSError as error:
+        return _write_failed(log, segment, error)
+    segment.size_bytes = position + size
+    segment.dirty = segment.used = True
+    if position == 0:
+        segment.first_timestamp = max_timestamp
+    segment.mark(base_offset, position)
+    if segment.note_batch(position, size, last_offset, max_timestamp, config):
+        flush_indexes(log, segment)
+    if leader_epoch > log.leader_epochs.latest:
+        log.leader_epochs.assign(leader_epoch, base_offset)
+    if header.producer_id >= 0:
+        _note_producer(log, header, base_offset, last_offset)
+    log.end_offset = last_offset + 1
+    log.size_bytes += size
+    request_sync(log, config)
+    return AppendResult(
+        base_offset, last_offset + 1, max_timestamp if config.log_append_time else -1, max_timestamp, size
+    )
+
+
+def _note_producer(log: "PartitionLog", header: BatchHeader, base_offset: int, last_offset: int) -> None:
+    batch = ProducerBatch(header.base_sequence, header.last_sequence, base_offset, last_offset, header.max_timestamp)
+    transactional = bool(header.attributes & TRANSACTIONAL_BIT)
+    log.producers.replay_data(header.producer_id, header.producer_epoch, batch, transactional=transactional)
+
+
+def request_sync(log: "PartitionLog", config: LogConfig) -> None:
+    """Asks for what `flush.mode` promises. Without a running group commit the owner calls `flush`."""
+    commit = log.directory.commit
+    if commit is None:
+        return
+    if config.flush_mode == "ack":
+        commit.request(log)
+    elif config.flush_mode == "interval":
+        if log.end_offset - log.synced_end_offset >= config.flush_messages:
+            commit.request(log)
+        else:
+            commit.defer(log, config.flush_ms)
+
+
+def append_batches(
+    log: "PartitionLog", data: bytearray | memoryview, leader_epoch: int, now_ms: int
+) -> AppendResult | Refusal:
+    """Appends batches built by this broker: several at once, control batches allowed. Offsets are assigned here."""
+    batches = []
+    offset = log.end_offset
+    try:
+        for pos, header in iter_headers(data):
+            batches.append((pos, header._replace(base_offset=offset, partition_leader_epoch=leader_epoch)))
+            offset += header.last_offset_delta + 1
+    except CorruptBatch as error:
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
+    if not batches or batches[-1][0] + batches[-1][1].size_bytes != len(data):
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, "the last batch is cut off")
+    for pos, header in batches:
+        patch_offset_and_epoch(data, pos, header.base_offset, leader_epoch)
+    return _append_runs(log, data, batches, now_ms)
+
+
+def append_followed(log: "PartitionLog", data: Buffer) -> AppendResult | Refusal:
+    """Appends batches as a leader sent them. A batch cut off at the end, as Fetch may deliver, is left out."""
+    batches = []
+    next_offset = log.end_offset
+    try:
+        for pos, header in iter_headers(data):
+            if header.base_offset < next_offset or header.last_offset_delta < 0:
+                return Refusal(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{log.name} ends at {next_offset}, a batch at {header.base_offset} cannot be appended",
+                )
+            if not crc_is_valid(data, pos, header):
+                return Refusal(ErrorCode.CORRUPT_MESSAGE, f"CRC mismatch in the batch at offset {header.base_offset}")
+            batches.append((pos, header))
+            next_offset = header.next_offset
+    except CorruptBatch as error:
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
+    if not batches:
+        return AppendResult(log.end_offset, log.end_offset, -1, -1, 0)
+    return _append_runs(log, data, batches, log.directory.clock.now_ms())
+
+
+def _append_runs(
+    log: "PartitionLog", data: Buffer, batches: list[tuple[int, BatchHeader]], now_ms: int
+) -> AppendResult | Refusal:
+    """Writes runs of batches, each with one write, rolling between runs where a segment is full."""
+    view = memoryview(data)
+    config = log.config
+    max_timestamp = -1
+    at = 0
+    while at < len(batches):
+        pos, header = batches[at]
+        segment = log.active
+        if segment is None or _must_roll(
+            segment, header.size_bytes, header.last_offset, header.max_timestamp, now_ms, config
+        ):
+            made = _next_segment(log, segment, header.size_bytes, now_ms)
+            if isinstance(made, Refusal):
+                return made
+            segment = made
+        end = _run_end(segment, batches, at, config)
+        run_bytes = batches[end - 1][0] + batches[end - 1][1].size_bytes - pos
+        position = segment.size_bytes
+        try:
+            (segment.file or log.directory.files.open(segment)).write_at(position, (view[pos : pos + run_bytes],))
+        except OSError as error:
+            return _write_failed(log, segment, error)
+        for batch_pos, batch in batches[at:end]:
+            _note_batch(log, segment, batch, data, batch_pos, position + batch_pos - pos)
+            max_timestamp = max(max_timestamp, batch.max_timestamp)
+        at = end
+    request_sync(log, config)
+    return AppendResult(batches[0][1].base_offset, log.end_offset, -1, max_timestamp, len(view))
+
+
+def _run_end(segment: Segment, batches: list[tuple[int, BatchHeader]], start: int, config: LogConfig) -> int:
+    """How many batches from `start` on fit into the segment; at least one."""
+    room = config.segment_bytes - segment.size_bytes
+    end = start
+    while end < len(batches):
+        pos, header = batches[end]
+        if pos + header.size_bytes - batches[start][0] > room and end > start:
+            break
+        if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+            break
+        end += 1
+    return end
+
+
+def _note_batch(
+    log: "PartitionLog", segment: Segment, header: BatchHeader, data: Buffer, pos: int, position: int
+) -> None:
+    size = header.size_bytes
+    segment.size_bytes = position + size
+    segment.dirty = segment.used = True
+    if position == 0:
+        segment.first_timestamp = header.max_timestamp
+    segment.mark(header.base_offset, position)
+    if segment.note_batch(position, size, header.last_offset, header.max_timestamp, log.config):
+        flush_indexes(log, segment)
+    completed = replay_batch(header, data, pos, log.leader_epochs, log.producers)
+    if completed is not None and completed.aborted:
+        log.note_aborted(segment, completed)
+    log.end_offset = header.next_offset
+    log.size_bytes += size
+
+
+def _must_roll(
+    segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int, config: LogConfig
+) -> bool:
+    used = segment.size_bytes
+    if used + size > config.segment_bytes or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+        return True
+    if used == 0:
+        return False
+    if segment.first_timestamp >= 0:
+        waited_ms = max_timestamp - segment.first_timestamp
+    else:
+        waited_ms = now_ms - segment.created_ms
+    return waited_ms > config.segment_ms or segment.is_full
+
+
+def _next_segment(log: "PartitionLog", segment: Segment | None, size: int, now_ms: int) -> Segment | Refusal:
+    if size > log.config.segment_bytes:
+        return Refusal(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"the batch of {size} bytes is larger than segment.bytes = {log.config.segment_bytes}",
+        )
+    try:
+        if segment is None:
+            return create_first_segment(log, log.end_offset, now_ms)
+        if segment.size_bytes == 0 and segment.base_offset == log.end_offset:
+            return segment
+        return roll_segment(log, segment, now_ms)
+    except OSError as error:
+        return _write_failed(log, None, error)
+
+
+def create_first_segment(log: "PartitionLog", base_offset: int, now_ms: int) -> Segment:
+    """The partition's directory and its first segment: nothing of it exists before the first append."""
+    disk = log.directory.disk
+    path = log.path
+    disk.make_dirs(path)
+    content = encode_partition_metadata(log.topic_id)
+    file = disk.open(f"{path}/{PARTITION_METADATA_FILE}", create=True)
+    file.write_at(0, (content,))
+    file.close()
+    segment = create_segment(log, base_offset, now_ms)
+    log.add_small_file(PARTITION_METADATA_FILE, content)
+    return segment
+
+
+def create_segment(log: "PartitionLog", base_offset: int, now_ms: int) -> Segment:
+    """A new active segment behind the others. Its file exists at once: it alone tells where an empty log ends."""
+    segment = Segment(log.path, base_offset, created_ms=now_ms)
+    log.directory.files.open(segment, create=True)
+    segment.become_active()
+    log.segments = (*log.segments, segment)
+    log.active = segment
+    log.unsynced_names = True
+    return segment
+
+
+def roll_segment(log: "PartitionLog", segment: Segment, now_ms: int) -> Segment:
+    """Closes the active segment and starts the next one at the end of the log."""
+    directory = log.directory
+    if directory.checkpoints_urgent:
+        # A closed segment must not lie below a recovery point from before a truncation.
+        directory.write_checkpoints()
+    segment.flush_indexes(directory.disk, directory.cache, complete=True)
+    successor = create_segment(log, log.end_offset, now_ms)
+    log.clean_end_offset = -1
+    segment.become_closed()
+    log.add_closed(segment)
+    log.add_small_file(f"{successor.base_offset:020d}.snapshot", encode_snapshot(log.producers))
+    if directory.commit is not None:
+        directory.commit.request(log)
+    return successor
+
+
+def flush_indexes(log: "PartitionLog", segment: Segment) -> None:
+    """Moves index entries from memory to the files. On a full disk they simply stay in memory."""
+    try:
+        segment.flush_indexes(log.directory.disk, log.directory.cache)
+    except OSError as error:
+        if error.errno not in NO_SPACE_ERRORS:
+            log.directory.fail(error)
+
+
+def _write_failed(log: "PartitionLog", segment: Segment | None, error: OSError) -> Refusal:
+    directory = log.directory
+    if error.errno in NO_SPACE_ERRORS:
+        try:
+            if segment is not None and segment.file is not None:
+                segment.file.truncate(segment.size_bytes)
+        except OSError as second:
+            directory.fail(second)
+        else:
+            _LOGGER.warning("%s: no space left for an append: %s", log.name, error)
+            return Refusal(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"no space left on the disk of {directory.path}; free space and retry"
+            )
+    else:
+        directory.fail(error)
+    assert directory.refusal is not None
+    return directory.refusal

@@ -1,0 +1,205 @@
+"""One log directory: its partitions, its checkpoints, its group commit, and whether it may be written.
+
+A directory fails for good at the first failed sync or write (EIO): nothing in it can be trusted until a restart
+has recovered it. A directory that is only too full refuses appends and recovers by itself.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from penstock.log.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    encode_offsets,
+    parse_directory_name,
+    read_offsets,
+    write_atomically,
+)
+from penstock.log.deletion import Deletions
+from penstock.log.flush import GroupCommit
+from penstock.log.offset_index import IndexCache
+from penstock.log.segment import OpenFiles
+from penstock.log.sync import NO_SPACE_ERRORS
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.ports import Clock, Disk
+from penstock.model.units import format_bytes
+
+if TYPE_CHECKING:
+    from penstock.log.partition_log import PartitionLog
+
+_LOGGER = logging.getLogger(__name__)
+_LOAD_LOCKS = 64
+
+
+class LogDirectory:
+    """Shared by all logs in it. Used on the loop, except where a method says it blocks."""
+
+    __slots__ = (
+        "_checkpoint_lock",
+        "_load_locks",
+        "_written",
+        "cache",
+        "checkpoints_urgent",
+        "clock",
+        "commit",
+        "deletions",
+        "disk",
+        "failure",
+        "files",
+        "high_watermarks",
+        "log_start_offsets",
+        "logs",
+        "on_disk",
+        "on_failed",
+        "path",
+        "recovery_points",
+        "refusal",
+        "was_clean",
+    )
+
+    def __init__(self, path: str, disk: Disk, clock: Clock, files: OpenFiles, cache: IndexCache) -> None:
+        self.path = path
+        self.disk = disk
+        self.clock = clock
+        self.files = files
+        self.cache = cache
+        self.logs: dict[str, PartitionLog] = {}
+        """Open logs by directory name."""
+        self.on_disk: dict[str, None] = {}
+        """Partition directories found at start that no log was opened for yet."""
+        self.recovery_points: dict[str, int] = {}
+        """As read at start, like the next two; a log takes its entries when it is loaded."""
+        self.log_start_offsets: dict[str, int] = {}
+        self.high_watermarks: dict[str, int] = {}
+        self.was_clean = False
+        """The last shutdown was clean: logs need no recovery."""
+        self.failure: OSError | None = None
+        self.refusal: Refusal | None = None
+        """Why nothing may be appended at the moment: failed or too full."""
+        self.on_failed: Callable[[LogDirectory, OSError], None] | None = None
+        self.commit: GroupCommit | None = None
+        self.deletions = Deletions(disk, self.write_log_start_offsets, self.fail)
+        self._load_locks = tuple(threading.Lock() for _ in range(_LOAD_LOCKS))
+        self._checkpoint_lock = threading.Lock()
+        self._written: dict[str, int] = {}
+        self.checkpoints_urgent = False
+        """A log was truncated below its recovery point: write checkpoints before anything relies on them."""
+
+    def load(self) -> None:
+        """Blocking. Reads the checkpoints and lists the partitions; opens none of them."""
+        self.disk.make_dirs(self.path)
+        names = self.disk.list_dir(self.path)
+        self.was_clean = CLEAN_SHUTDOWN_FILE in names
+        if self.was_clean:
+            # From here on only another clean shutdown may say so again.
+            self.disk.remove(f"{self.path}/{CLEAN_SHUTDOWN_FILE}")
+            self.disk.sync_dir(self.path)
+        self.on_disk = dict.fromkeys(name for name in names if parse_directory_name(name) is not None)
+        self.recovery_points = dict(read_offsets(self.disk, f"{self.path}/{RECOVERY_POINT_FILE}"))
+        self.log_start_offsets = dict(read_offsets(self.disk, f"{self.path}/{LOG_START_OFFSET_FILE}"))
+        self.high_watermarks = dict(read_offsets(self.disk, f"{self.path}/{HIGH_WATERMARK_FILE}"))
+        for name in names:
+            if name.endswith("-delete"):
+                self.disk.remove_tree(f"{self.path}/{name}")
+
+    def start(self, loop: asyncio.AbstractEventLoop, pool: Executor | None, sync_workers: int = 4) -> None:
+        """From now on appends request their syncs, and files are deleted, through this loop and pool."""
+        self.commit = GroupCommit(self.disk, loop, pool, self.fail, workers=sync_workers)
+        self.deletions.start(loop, pool)
+
+    def forget_found(self, name: str) -> None:
+        """The log is loaded: what was found at start is superseded by what it says of itself."""
+        self.on_disk.pop(name, None)
+        self.recovery_points.pop(name, None)
+        self.log_start_offsets.pop(name, None)
+        self.high_watermarks.pop(name, None)
+
+    def load_lock(self, name: str) -> threading.Lock:
+        return self._load_locks[hash(name) % _LOAD_LOCKS]
+
+    def fail(self, error: OSError) -> None:
+        """Something could not be written or synced: nothing here is trusted any more. Never undone."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        self.refusal = Refusal(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"log directory {self.path} failed: {error}. Repair the disk and restart."
+        )
+        _LOGGER.error("log directory %s failed and is offline until restart: %s", self.path, error)
+        if self.commit is not None:
+            self.commit.stop()
+        if self.on_failed is not None:
+            self.on_failed(self, error)
+
+    def write_failed(self, error: OSError) -> None:
+        """A checkpoint could not be written: tried again later on a full disk, fatal otherwise."""
+        if error.errno in NO_SPACE_ERRORS:
+            _LOGGER.warning("checkpoints of %s were not written: %s", self.path, error)
+        else:
+            self.fail(error)
+
+    def check_usage(self, max_usage: float) -> None:
+        """Refuses appends while more than `max_usage` (0…1) of the disk is used. One statvfs: may block."""
+        if self.failure is not None:
+            return
+        usage = self.disk.usage(self.path)
+        used = 1 - usage.free_bytes / max(1, usage.total_bytes)
+        if used <= max_usage:
+            if self.refusal is not None:
+                _LOGGER.warning("log directory %s accepts writes again", self.path)
+            self.refusal = None
+            return
+        if self.refusal is None:
+            _LOGGER.error("log directory %s is %.1f %% full and refuses writes", self.path, used * 100)
+        self.refusal = Refusal(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"the disk of {self.path} is {used:.1%} full ({format_bytes(usage.free_bytes)} free), more than the "
+            f"{max_usage:.1%} that log.dir.max.usage allows; free space or raise the limit",
+        )
+
+    def write_checkpoints(self, *, closing: bool = False) -> None:
+        """Blocking. Recovery points, log start offsets and high watermarks of all logs, where they changed."""
+        self.checkpoints_urgent = False
+        with self._checkpoint_lock:
+            recovery_points = dict(self.recovery_points)
+            high_watermarks = dict(self.high_watermarks)
+            for name, log in list(self.logs.items()):
+                if log.is_loaded and log.has_files:
+                    recovery_points[name] = log.synced_end_offset
+                if log.high_watermark > 0:
+                    high_watermarks[name] = log.high_watermark
+            if closing and not self.was_clean:
+                # Logs that nobody touched were not recovered. One below the truth is as safe a recovery point, and
+                # being different from the log's end it keeps the next start from taking such a log for clean.
+                recovery_points |= {name: self.recovery_points.get(name, 0) - 1 for name in self.on_disk}
+            self._write(RECOVERY_POINT_FILE, recovery_points)
+            self._write(HIGH_WATERMARK_FILE, high_watermarks)
+        self.write_log_start_offsets()
+
+    def write_log_start_offsets(self) -> None:
+        """Blocking. Kafka writes only those that the segments do not tell."""
+        with self._checkpoint_lock:
+            offsets = dict(self.log_start_offsets)
+            for name, log in list(self.logs.items()):
+                if log.is_loaded and log.log_start_offset > 0:
+                    offsets[name] = log.log_start_offset
+            self._write(LOG_START_OFFSET_FILE, offsets)
+
+    def write_clean_shutdown(self) -> None:
+        """Blocking. Everything is synced: the next start may skip recovery."""
+        write_atomically(self.disk, f"{self.path}/{CLEAN_SHUTDOWN_FILE}", b'{"version":0,"brokerEpoch":-1}')
+        self.disk.sync_dir(self.path)
+
+    def _write(self, file_name: str, offsets: dict[str, int]) -> None:
+        content = encode_offsets(sorted(offsets.items()))
+        if self._written.get(file_name) == hash(content):
+            return
+        write_atomically(self.disk, f"{self.path}/{file_name}", content)
+        self.disk.sync_dir(self.path)
+        self._written[file_name] = hash(content)

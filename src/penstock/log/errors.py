@@ -1,0 +1,15 @@
+"""Faults of the storage engine that name what is broken and what to do about it."""
+
+
+class CorruptSegment(Exception):
+    """A closed segment does not hold what it must. The partition stays offline; nothing is dropped silently."""
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(
+            f"{path} is damaged at byte {position}: {reason}. The partition stays offline so that nothing is lost "
+            f"silently. Restore the file from a replica or a backup, or move the partition's directory aside to "
+            f"give up its records, then restart."
+        )
+        self.path = path
+        self.position = position
+        self.reason = reason

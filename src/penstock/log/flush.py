@@ -1,0 +1,156 @@
+"""Group commit: many appends, one fdatasync.
+
+One per log directory. A log with unsynced bytes is queued; as long as workers are free, queued logs are shared
+out among them, each log being synced by one worker at a time. What is appended while a sync runs goes into the
+next one, so the number of syncs adapts to the speed of the disk. A failed sync is never retried: the kernel may
+have dropped the dirty pages, so a second success would prove nothing.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from penstock.log.sync import SyncPlan
+from penstock.model.ports import Disk
+
+if TYPE_CHECKING:
+    from penstock.log.partition_log import PartitionLog
+
+_NO_SPACE_RETRY_S = 0.5
+_PLANS_PER_WORKER = 8
+"""Few enough that the first log of a share does not wait long for the last one."""
+
+
+class GroupCommit:
+    """Used on the loop only; the pool sees nothing but `SyncPlan.run`."""
+
+    __slots__ = (
+        "_deferred",
+        "_disk",
+        "_free_workers",
+        "_loop",
+        "_on_failed",
+        "_pool",
+        "_queued",
+        "_scheduled",
+        "_stopped",
+        "_syncing",
+        "_waiters",
+        "syncs",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        loop: asyncio.AbstractEventLoop,
+        pool: Executor | None,
+        on_failed: Callable[[OSError], None],
+        *,
+        workers: int = 4,
+    ) -> None:
+        self._disk = disk
+        self._loop = loop
+        self._pool = pool
+        self._on_failed = on_failed
+        self._free_workers = workers
+        self._queued: dict[PartitionLog, None] = {}
+        self._syncing: set[PartitionLog] = set()
+        self._deferred: dict[PartitionLog, asyncio.TimerHandle] = {}
+        self._waiters: list[asyncio.Future[None]] = []
+        self._scheduled = False
+        self._stopped = False
+        self.syncs = 0
+        """Plans run so far: how many fdatasyncs the appends cost."""
+
+    def request(self, log: "PartitionLog", upto_offset: int | None = None) -> None:
+        """`log` has bytes to sync; its `on_synced` tells when. Cheap enough for every append."""
+        if upto_offset is not None and log.synced_end_offset >= upto_offset:
+            return
+        self._queued[log] = None
+        if not self._scheduled and not self._stopped:
+            self._scheduled = True
+            self._loop.call_soon(self._share_out)
+
+    def defer(self, log: "PartitionLog", delay_ms: int) -> None:
+        """Sync `log` within `delay_ms` (`flush.mode` = interval)."""
+        if log not in self._deferred and not self._stopped:
+            self._deferred[log] = self._loop.call_later(delay_ms / 1000, self._due, log)
+
+    async def drain(self) -> None:
+        """Returns when nothing is queued or running."""
+        while self._queued or self._syncing or self._scheduled:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def stop(self) -> None:
+        """No new syncs are started; running ones finish."""
+        self._stopped = True
+        self._queued.clear()
+        for handle in self._deferred.values():
+            handle.cancel()
+        self._deferred.clear()
+        self._wake()
+
+    def _due(self, log: "PartitionLog") -> None:
+        self._deferred.pop(log, None)
+        self.request(log)
+
+    def _share_out(self) -> None:
+        self._scheduled = False
+        ready = [log for log in self._queued if log not in self._syncing]
+        if not ready or not self._free_workers or self._stopped:
+            self._wake()
+            return
+        workers = min(self._free_workers, len(ready))
+        del ready[workers * _PLANS_PER_WORKER :]
+        for log in ready:
+            del self._queued[log]
+        for worker in range(workers):
+            plans = [plan for log in ready[worker::workers] if (plan := log.plan_sync()) is not None]
+            if plans:
+                self._start(plans)
+        self._wake()
+
+    def _start(self, plans: list[SyncPlan]) -> None:
+        self._free_workers -= 1
+        self._syncing.update(plan.log for plan in plans)
+        self.syncs += len(plans)
+        future = self._loop.run_in_executor(self._pool, _run_plans, plans, self._disk)
+        future.add_done_callback(lambda done: self._finish(plans, done))
+
+    def _finish(self, plans: list[SyncPlan], done: "asyncio.Future[OSError | None]") -> None:
+        self._free_workers += 1
+        self._syncing.difference_update(plan.log for plan in plans)
+        error = None if done.cancelled() else done.result()
+        if error is not None:
+            self.stop()
+            self._on_failed(error)
+            return
+        for plan in plans:
+            if not done.cancelled():
+                plan.log.complete_sync(plan)
+            if plan.no_space:
+                self._loop.call_later(_NO_SPACE_RETRY_S, self.request, plan.log)
+        if self._queued and not self._scheduled and not self._stopped:
+            self._share_out()
+        else:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiters and not self._queued and not self._syncing:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+
+def _run_plans(plans: list[SyncPlan], disk: Disk) -> OSError | None:
+    for plan in plans:
+        try:
+            plan.run(disk)
+        except OSError as error:
+            if not plan.log.is_deleted:  # a deleted partition's files may be gone
+                return error
+    return None

@@ -1,0 +1,452 @@
+"""One partition's log: segments, offsets, epochs and producers behind one face.
+
+Hard rules. State changes on the loop thread only; appends write to the page cache and return. What blocks says
+so and belongs into the pool. Nothing is opened, created or read before it is needed: a log that nobody touched
+is a name and a few references, and its numbers are loaded at the first look at them (`load` in the pool first,
+where that may mean recovery). A refusal is a value; a damaged log goes offline and says why.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from penstock.log.appending import AppendResult, append_batches, append_checked, append_followed, roll_segment
+from penstock.log.checkpoints import LEADER_EPOCH_FILE
+from penstock.log.closing import close_log
+from penstock.log.config import LogConfig
+from penstock.log.directory import LogDirectory
+from penstock.log.epochs import LeaderEpochs
+from penstock.log.errors import CorruptSegment
+from penstock.log.lookup import RecordPlace, find_by_timestamp, find_max_timestamp
+from penstock.log.producers import CompletedTransaction, ProducerBatch, ProducerStates
+from penstock.log.reading import FileSpan, empty_span, locate, plan_span, segment_holding
+from penstock.log.rebuild import SNAPSHOT_SUFFIX, aborted_entry
+from penstock.log.recovery import LoadedLog, load_log
+from penstock.log.retention import delete_segments_below, expired_end_offset
+from penstock.log.segment import Segment
+from penstock.log.sync import SyncPlan
+from penstock.log.truncation import truncate_fully, truncate_log
+from penstock.log.txn_index import append_aborted
+from penstock.log.validation import check_client_batch, needs_preparation, prepare_batch
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.ports import Buffer
+
+_LOGGER = logging.getLogger(__name__)
+
+Origin = Literal["client", "coordinator"]
+
+
+class PartitionLog:
+    __slots__ = (
+        "_closed_unsynced",
+        "_epochs_written",
+        "_small_files",
+        "active",
+        "clean_end_offset",
+        "config",
+        "directory",
+        "end_offset",
+        "fault",
+        "generation",
+        "high_watermark",
+        "is_deleted",
+        "is_loaded",
+        "leader_epochs",
+        "local_log_start_offset",
+        "log_start_offset",
+        "offline",
+        "on_synced",
+        "partition",
+        "producers",
+        "segments",
+        "size_bytes",
+        "synced_end_offset",
+        "topic",
+        "topic_id",
+        "unsynced_names",
+    )
+
+    # Set by `load`; looking at one of them loads the log.
+    end_offset: int
+    """Log end offset: the offset the next record gets."""
+    log_start_offset: int
+    local_log_start_offset: int
+    """First offset on this disk; records between log start and here are in object storage."""
+    synced_end_offset: int
+    """Everything below is on stable storage."""
+    size_bytes: int
+    leader_epochs: LeaderEpochs
+    producers: ProducerStates
+    segments: tuple[Segment, ...]
+    """In offset order; replaced, never changed, so that the pool may walk it. The last one is `active`."""
+    active: Segment | None
+
+    def __init__(
+        self, directory: LogDirectory, topic: str, partition: int, topic_id: bytes, config: LogConfig
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.config = config
+        """May be replaced at any time; takes effect with the next append."""
+        self.high_watermark = 0
+        """Kept here for the checkpoint only; replication owns it."""
+        self.on_synced: Callable[[int], None] | None = None
+        """Called on the loop with the new `synced_end_offset`."""
+        self.offline: Refusal | None = None
+        """Why this log answers nothing (damaged or deleted)."""
+        self.fault: CorruptSegment | None = None
+        self.is_loaded = False
+        self.is_deleted = False
+        self.generation = 0
+        """Counts truncations: a sync planned before one proves nothing after it."""
+        self.unsynced_names = False
+        """Files or directories were created whose names are not durable."""
+        self.clean_end_offset = -1
+        """The end offset for which indexes and producer snapshot on disk are complete; −1 when they are not."""
+        self._closed_unsynced: list[Segment] | None = None
+        """Closed segments with unsynced bytes or indexes."""
+        self._small_files: list[tuple[str, bytes]] | None = None
+        """Names and contents to write with the next sync."""
+        self._epochs_written = 0
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name in LoadedLog.FIELDS and not self.is_loaded:
+                with contextlib.suppress(CorruptSegment):  # logged, and `offline` says it from now on
+                    self.load()
+                return object.__getattribute__(self, name)
+            raise AttributeError(name)
+
+    def __repr__(self) -> str:
+        return f"<PartitionLog {self.name} in {self.directory.path}>"
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def path(self) -> str:
+        return f"{self.directory.path}/{self.topic}-{self.partition}"
+
+    @property
+    def has_files(self) -> bool:
+        return bool(self.segments)
+
+    @property
+    def counted_end_offset(self) -> int:
+        """What this replica may count as written: synced bytes in `flush.mode` ack, all bytes otherwise."""
+        return self.synced_end_offset if self.config.flush_mode == "ack" else self.end_offset
+
+    # Loading ------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Blocking; idempotent and thread-safe. Reads, and after a crash recovers, what is on disk."""
+        with self.directory.load_lock(self.name):
+            if self.is_loaded:
+                if self.fault is not None:
+                    raise self.fault
+                return
+            try:
+                loaded = load_log(self)
+            except CorruptSegment as fault:
+                _LOGGER.error("%s is offline: %s", self.name, fault)
+                self.fault = fault
+                self.offline = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(fault))
+                self._publish(LoadedLog.empty(0))
+                raise
+            except OSError as error:
+                self.directory.fail(error)
+                self._publish(LoadedLog.empty(0))
+                return
+            self._publish(loaded)
+
+    def _publish(self, loaded: LoadedLog) -> None:
+        for field in LoadedLog.FIELDS:
+            setattr(self, field, getattr(loaded, field))
+        if self.fault is None:
+            self.high_watermark = min(self.high_watermark, loaded.end_offset)
+            self.clean_end_offset = loaded.end_offset if loaded.was_clean else -1
+            self.directory.forget_found(self.name)
+        self._epochs_written = self.leader_epochs.version
+        self.is_loaded = True
+
+    # Appending ----------------------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, data: bytearray | memoryview, leader_epoch: int, now_ms: int, *, origin: Origin = "client"
+    ) -> AppendResult | Refusal:
+        """Loop-safe: one write to the page cache. Assigns offsets in `data`, which must be writable.
+
+        Clients send exactly one batch. Coordinators (and the metadata quorum) may send several, and control
+        batches; theirs are trusted to be well-formed.
+        """
+        refusal = self._refusal()
+        if refusal is not None:
+            return refusal
+        config = self.config
+        if origin != "client":
+            return append_batches(self, data, leader_epoch, now_ms)
+        header = check_client_batch(data, config, now_ms)
+        if isinstance(header, Refusal):
+            return header
+        if needs_preparation(header, config):
+            prepared = prepare_batch(data, header, config, now_ms)
+            if isinstance(prepared, Refusal):
+                return prepared
+            data, header = prepared
+        producer_id = header.producer_id
+        if producer_id >= 0:
+            verdict = self.producers.check(
+                producer_id, header.producer_epoch, header.base_sequence, header.last_sequence
+            )
+            if verdict is not None:
+                return _duplicate(verdict) if isinstance(verdict, ProducerBatch) else verdict
+        return append_checked(self, data, header, leader_epoch, now_ms)
+
+    def append_as_follower(self, data: Buffer) -> AppendResult | Refusal:
+        """Loop-safe. Appends batches that carry offsets and epochs already, as a leader sent them."""
+        refusal = self._refusal()
+        return append_followed(self, data) if refusal is None else refusal
+
+    def _refusal(self) -> Refusal | None:
+        if not self.is_loaded:
+            _ = self.end_offset
+        return self.offline or self.directory.refusal
+
+    def roll(self) -> None:
+        """Loop-safe. Closes the active segment; the next append starts a new one."""
+        segment = self.active
+        if segment is None or segment.size_bytes == 0:
+            return
+        roll_segment(self, segment, self.directory.clock.now_ms())
+
+    # Reading ------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, end_offset: int, min_one_batch: bool = True) -> FileSpan | ErrorCode:
+        """Loop-safe: plans, does not read. Whole batches of one segment from `offset` up to `end_offset`.
+
+        The first batch may start before `offset`. Readers far behind the end may cost a small read of an index.
+        """
+        if not self.log_start_offset <= offset <= self.end_offset:
+            return self._read_refusal() or ErrorCode.OFFSET_OUT_OF_RANGE
+        if self.offline is not None or self.directory.failure is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if offset < self.local_log_start_offset:
+            return ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
+        if offset >= end_offset or self.active is None:
+            return empty_span(offset)
+        try:
+            return self._plan_read(offset, max_bytes, end_offset, min_one_batch)
+        except CorruptSegment as fault:
+            _LOGGER.error("%s: %s", self.name, fault)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        except OSError as error:
+            self.directory.fail(error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+
+    def _read_refusal(self) -> ErrorCode | None:
+        return None if self.offline is None and self.directory.failure is None else ErrorCode.KAFKA_STORAGE_ERROR
+
+    def _plan_read(self, offset: int, max_bytes: int, end_offset: int, min_one_batch: bool) -> FileSpan:
+        directory = self.directory
+        segments = self.segments
+        at = len(segments) - 1
+        if offset < segments[at].base_offset:
+            at = segment_holding(segments, offset)
+        for index in range(at, len(segments)):
+            segment = segments[index]
+            position = locate(segment, offset, directory.files, directory.cache)
+            if end_offset >= (segments[index + 1].base_offset if index + 1 < len(segments) else self.end_offset):
+                end_position = segment.size_bytes
+            else:
+                end_position = locate(segment, end_offset, directory.files, directory.cache)
+            if position < end_position:
+                return plan_span(
+                    segment,
+                    offset,
+                    position,
+                    end_position,
+                    max_bytes,
+                    min_one_batch,
+                    directory.files,
+                    directory.cache,
+                )
+            if index + 1 < len(segments) and segments[index + 1].base_offset >= end_offset:
+                break
+        return empty_span(offset)
+
+    def read_bytes(self, offset: int, max_bytes: int, end_offset: int | None = None) -> bytes | ErrorCode:
+        """Blocking. Whole batches from `offset` on; empty at the end of the log."""
+        span = self.read(offset, max_bytes, self.end_offset if end_offset is None else end_offset)
+        return span.read() if isinstance(span, FileSpan) else span
+
+    def find_by_timestamp(self, timestamp: int) -> RecordPlace | None:
+        """Blocking. The first record whose timestamp is not below `timestamp`."""
+        return None if self._read_refusal() else find_by_timestamp(self, timestamp)
+
+    def max_timestamp_offset(self) -> RecordPlace | None:
+        """Blocking. The record with the largest timestamp, the first of them. (KIP-734)"""
+        return None if self._read_refusal() else find_max_timestamp(self)
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """Loop-safe. The largest known epoch ≤ `epoch` and its end offset; (−1, −1) when unknown. (KIP-279)"""
+        return self.leader_epochs.end_offset(epoch, self.end_offset)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Loop-safe. The end of what a read-committed consumer may see."""
+        first_unstable = self.producers.first_unstable_offset()
+        return high_watermark if first_unstable is None else min(first_unstable, high_watermark)
+
+    # Forgetting ---------------------------------------------------------------------------------------------
+
+    def delete_records_before(self, offset: int) -> Refusal | None:
+        """Loop-safe. Moves the log start offset; durable with the next checkpoint of the directory.
+
+        Also drops whole segments below it, which is what a snapshot of the metadata log makes possible.
+        """
+        if offset > self.end_offset or offset < 0:
+            return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name} ends at {self.end_offset}, not at {offset}")
+        self._move_start(offset)
+        return None
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Loop-safe (a small read per segment not seen before). Deletes what time or size has expired."""
+        if self._read_refusal() or not self.segments:
+            return 0
+        before = len(self.segments)
+        expired_end = expired_end_offset(self, now_ms)
+        if expired_end > self.log_start_offset:
+            if expired_end == self.end_offset:
+                self.roll()  # even the active segment has expired
+                before = len(self.segments)
+            self._move_start(expired_end)
+        else:
+            delete_segments_below(self, self.log_start_offset)
+        return before - len(self.segments)
+
+    def _move_start(self, offset: int) -> None:
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.local_log_start_offset = max(self.local_log_start_offset, offset)
+            self.high_watermark = max(self.high_watermark, offset)
+            self.leader_epochs.truncate_from_start(offset)
+        delete_segments_below(self, self.log_start_offset)
+
+    def truncate_to(self, offset: int) -> None:
+        """Removes everything at and behind `offset`. Called on the loop; blocks for a few file operations."""
+        if offset < self.end_offset or offset < self.synced_end_offset:
+            truncate_log(self, offset)
+        else:
+            self.leader_epochs.truncate_to(offset)
+
+    def truncate_full_and_start_at(self, offset: int) -> None:
+        """Forgets everything; the next record gets `offset`. Called on the loop; blocks for a few file operations."""
+        truncate_fully(self, offset)
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Loop-safe. Forgets producers that were silent for `producer.id.expiration.ms`."""
+        return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+
+    # Syncing ------------------------------------------------------------------------------------------------
+
+    def plan_sync(self, *, include_active: bool | None = None) -> SyncPlan | None:
+        """Loop-safe. What to sync now; None when there is nothing. In mode os only closed segments are synced."""
+        active = self.active
+        if active is None or self.is_deleted:
+            return None
+        if include_active is None:
+            include_active = self.config.flush_mode != "os"
+        plan = SyncPlan(self, self.end_offset if include_active else active.base_offset, self.generation)
+        if self._closed_unsynced:
+            plan.closed = self._closed_unsynced
+            plan.segments += [(segment, segment.size_bytes, segment.file) for segment in self._closed_unsynced]
+            self._closed_unsynced = None
+        if include_active and active.dirty:
+            plan.segments.append((active, active.size_bytes, active.file))
+        if self.leader_epochs.version != self._epochs_written:
+            plan.add_epochs(self.leader_epochs)
+        if self._small_files:
+            plan.small_files += self._small_files
+            self._small_files = None
+        if self.unsynced_names or plan.small_files:
+            plan.directories = [self.path, self.directory.path] if self.unsynced_names else [self.path]
+            self.unsynced_names = False
+        return plan if plan.segments or plan.small_files or plan.directories else None
+
+    def complete_sync(self, plan: SyncPlan) -> None:
+        """Loop-safe. Publishes what a plan has made durable and tells `on_synced`."""
+        if plan.no_space:
+            self._take_back(plan)
+            return
+        if plan.generation != self.generation:
+            plan.discard_snapshots(self.directory.disk)
+            return
+        self._epochs_written = max(self._epochs_written, plan.epochs_version)
+        for segment, size, _ in plan.segments:
+            if segment.size_bytes == size:
+                segment.dirty = False
+        if plan.end_offset > self.synced_end_offset:
+            self.synced_end_offset = plan.end_offset
+            if self.on_synced is not None:
+                self.on_synced(plan.end_offset)
+
+    def _take_back(self, plan: SyncPlan) -> None:
+        """The disk was full: what the plan carried waits for the next one."""
+        self._closed_unsynced = plan.closed + (self._closed_unsynced or []) or None
+        small_files = [(name, content) for name, content in plan.small_files if name != LEADER_EPOCH_FILE]
+        self._small_files = small_files + (self._small_files or []) or None
+        self.unsynced_names = self.unsynced_names or len(plan.directories) > 1
+
+    def flush(self) -> None:
+        """Blocking. Syncs everything appended so far; for shutdown and for callers without a loop."""
+        if self._read_refusal():
+            return
+        plan = self.plan_sync(include_active=True)
+        if plan is None:
+            return
+        try:
+            plan.run(self.directory.disk)
+        except OSError as error:
+            self.directory.fail(error)
+            return
+        self.complete_sync(plan)
+
+    def close(self) -> None:
+        """Blocking. Completes indexes and producer snapshot, syncs, lets go of all files. Appending reopens them."""
+        if not self.is_loaded or self._read_refusal() or self.active is None:
+            return
+        close_log(self)
+
+    # For the modules of this room -----------------------------------------------------------------------------
+
+    def add_small_file(self, name: str, content: bytes) -> None:
+        """Write this file with the next sync."""
+        self._small_files = [*(self._small_files or ()), (name, content)]
+
+    def forget_small_snapshots(self, offset: int) -> None:
+        """Truncated: snapshots above the new end must not be written any more."""
+        self._small_files = [
+            (name, content)
+            for name, content in self._small_files or ()
+            if not (name.endswith(SNAPSHOT_SUFFIX) and int(name[: -len(SNAPSHOT_SUFFIX)]) > offset)
+        ] or None
+
+    def add_closed(self, segment: Segment) -> None:
+        """Sync this segment and its indexes with the next sync."""
+        self._closed_unsynced = [*(self._closed_unsynced or ()), segment]
+
+    def forget_closed(self, segment: Segment) -> None:
+        self._closed_unsynced = [other for other in self._closed_unsynced or () if other is not segment] or None
+
+    def note_aborted(self, segment: Segment, completed: CompletedTransaction) -> None:
+        """An abort marker was appended to `segment`."""
+        entry = aborted_entry(self.producers, completed)
+        append_aborted(self.directory.disk, segment.path + ".txnindex", entry)
+
+
+def _duplicate(batch: ProducerBatch) -> AppendResult:
+    return AppendResult(batch.base_offset, batch.last_offset + 1, -1, batch.timestamp, 0, True)

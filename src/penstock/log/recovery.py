@@ -1,0 +1,353 @@
+"""Loading a log from its directory; after a crash, recovering it.
+
+After a clean shutdown the files are complete: only the end of the last segment is looked at. Otherwise every
+segment from the recovery point on is walked batch by batch. The first bad batch there ends the log: it and
+everything behind it was never acknowledged as durable, or is damage at the very end. Segments wholly below the
+recovery point were synced and are never cut; if one of them is damaged the partition stays offline.
+"""
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, ClassVar
+
+from penstock.log.checkpoints import (
+    LEADER_EPOCH_FILE,
+    PARTITION_METADATA_FILE,
+    decode_epochs,
+    decode_partition_metadata,
+    encode_epochs,
+    encode_partition_metadata,
+    read_whole,
+    write_atomically,
+)
+from penstock.log.deletion import DELETED_SUFFIX, SEGMENT_SUFFIXES
+from penstock.log.epochs import LeaderEpochs
+from penstock.log.errors import CorruptSegment
+from penstock.log.producers import ProducerStates
+from penstock.log.rebuild import (
+    SNAPSHOT_SUFFIX,
+    load_snapshot,
+    rebuild_producers,
+    rebuild_segment,
+    refill_windows,
+)
+from penstock.log.scan import SegmentScan
+from penstock.log.segment import Segment
+from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
+from penstock.log.time_index import read_last_entry
+from penstock.model.ids import format_uuid
+
+if TYPE_CHECKING:
+    from penstock.log.partition_log import PartitionLog
+
+_LOGGER = logging.getLogger(__name__)
+_REFILL_BYTES = 1 << 20
+_TEMPORARY_SUFFIXES = (DELETED_SUFFIX, ".tmp", ".cleaned", ".swap")
+
+
+class LoadedLog:
+    """What loading yields; published to the log in one go."""
+
+    __slots__ = (
+        "active",
+        "end_offset",
+        "leader_epochs",
+        "local_log_start_offset",
+        "log_start_offset",
+        "producers",
+        "segments",
+        "size_bytes",
+        "synced_end_offset",
+        "was_clean",
+    )
+    FIELDS: ClassVar[frozenset[str]] = frozenset(__slots__) - {"was_clean"}
+
+    def __init__(
+        self,
+        segments: tuple[Segment, ...],
+        start_offset: int,
+        end_offset: int,
+        epochs: LeaderEpochs,
+        producers: ProducerStates,
+    ) -> None:
+        self.segments = segments
+        self.active = segments[-1] if segments else None
+        self.end_offset = end_offset
+        self.synced_end_offset = end_offset
+        self.size_bytes = sum(segment.size_bytes for segment in segments)
+        self.log_start_offset = min(max(start_offset, segments[0].base_offset if segments else 0), end_offset)
+        self.local_log_start_offset = self.log_start_offset
+        self.leader_epochs = epochs
+        self.producers = producers
+        self.was_clean = False
+
+    @staticmethod
+    def empty(offset: int) -> "LoadedLog":
+        return LoadedLog((), offset, offset, LeaderEpochs(), ProducerStates())
+
+
+def load_log(log: "PartitionLog") -> LoadedLog:
+    """Blocking. Raises `CorruptSegment` when a closed segment is damaged, OSError when the disk is."""
+    directory = log.directory
+    if log.name not in directory.on_disk or _is_stray(log):
+        return LoadedLog.empty(0)
+    start_offset = directory.log_start_offsets.get(log.name, 0)
+    segments = _find_segments(log, start_offset)
+    if not segments:
+        return LoadedLog.empty(start_offset)
+    loaded = _load_clean(log, segments, start_offset) if directory.was_clean else None
+    if loaded is None:
+        loaded = _Recovery(log, segments, start_offset).run()
+    loaded.leader_epochs.truncate_to(loaded.end_offset)
+    return loaded
+
+
+def _is_stray(log: "PartitionLog") -> bool:
+    """The directory belongs to another topic of the same name: move it aside, never use it."""
+    disk = log.directory.disk
+    path = f"{log.path}/{PARTITION_METADATA_FILE}"
+    content = read_whole(disk, path)
+    try:
+        topic_id = decode_partition_metadata(content) if content else log.topic_id
+    except ValueError as error:
+        _LOGGER.warning("%s is damaged (%s) and is written anew", path, error)
+        topic_id, content = log.topic_id, None
+    if topic_id == log.topic_id:
+        if not content:
+            write_atomically(disk, path, encode_partition_metadata(log.topic_id))
+        return False
+    aside = f"{log.path}.{format_uuid(topic_id)}-stray"
+    _LOGGER.warning("%s belongs to topic id %s, not %s; moved aside to %s", log.path, format_uuid(topic_id),
+                    format_uuid(log.topic_id), aside)  # fmt: skip
+    disk.rename(log.path, aside)
+    disk.sync_dir(log.directory.path)
+    return True
+
+
+def _find_segments(log: "PartitionLog", start_offset: int) -> list[Segment]:
+    """The segments on disk, in order, without leftovers of interrupted work and without what lies below the start."""
+    disk = log.directory.disk
+    path = log.path
+    names = []
+    for name in disk.list_dir(path):
+        if name.endswith(_TEMPORARY_SUFFIXES):
+            disk.remove(f"{path}/{name}")
+        else:
+            names.append(name)
+    bases = sorted(int(name[:-4]) for name in names if name.endswith(".log"))
+    while len(bases) > 1 and bases[1] <= start_offset:
+        _remove_files(log, bases.pop(0))
+    known = set(bases)
+    for name in names:
+        stem, _, suffix = name.partition(".")
+        if suffix in ("index", "timeindex", "txnindex") and int(stem) not in known:
+            with contextlib.suppress(FileNotFoundError):
+                disk.remove(f"{path}/{name}")
+    now_ms = log.directory.clock.now_ms()
+    return [Segment(path, base, disk.size(f"{path}/{base:020d}.log"), created_ms=now_ms) for base in bases]
+
+
+def _remove_files(log: "PartitionLog", base_offset: int) -> None:
+    log.directory.cache.forget(f"{log.path}/{base_offset:020d}.index")
+    for suffix in SEGMENT_SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            log.directory.disk.remove(f"{log.path}/{base_offset:020d}{suffix}")
+
+
+def _read_epochs(log: "PartitionLog") -> LeaderEpochs | None:
+    """None when the checkpoint is missing or damaged: then the batches must tell."""
+    path = f"{log.path}/{LEADER_EPOCH_FILE}"
+    content = read_whole(log.directory.disk, path)
+    if content is None:
+        return None
+    try:
+        return LeaderEpochs(decode_epochs(content))
+    except ValueError as error:
+        _LOGGER.warning("%s is damaged (%s) and is rebuilt from the segments", path, error)
+        return None
+
+
+def _load_clean(log: "PartitionLog", segments: list[Segment], start_offset: int) -> LoadedLog | None:
+    """None when the files are not what a clean shutdown leaves; then recovery looks closer."""
+    disk, cache = log.directory.disk, log.directory.cache
+    epochs = _read_epochs(log)
+    active = segments[-1]
+    index_path, time_path = active.path + ".index", active.path + ".timeindex"
+    if epochs is None or not disk.exists(index_path) or not disk.exists(time_path):
+        return None
+    cache.forget(index_path)
+    entries = cache.get(index_path)
+    last_time = read_last_entry(disk, time_path)
+    if last_time is not None:
+        active.max_timestamp = last_time[0]
+        active.max_timestamp_offset = active.base_offset + last_time[1]
+    position = entries.positions[-1] if entries.positions else 0
+    if position > active.size_bytes:
+        return None
+    file = disk.open(active.path + ".log", writable=False)
+    first = next(iter(SegmentScan(file, active.size_bytes, active.base_offset)), None)
+    active.first_timestamp = first.header.max_timestamp if first else -1
+    scan = SegmentScan(file, active.size_bytes, active.base_offset, position)
+    for batch in scan:
+        if batch.header.max_timestamp > active.max_timestamp:
+            active.max_timestamp = batch.header.max_timestamp
+            active.max_timestamp_offset = batch.header.last_offset
+    if scan.fault is not None:
+        _LOGGER.warning("%s.log: %s at byte %d after a clean shutdown", active.path, scan.fault, scan.end_position)
+        return None
+    active.become_active(
+        len(entries.offsets), disk.size(time_path) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES, active.max_timestamp
+    )
+    active.bytes_since_index = active.size_bytes - position
+    end_offset = scan.next_offset
+    if log.directory.recovery_points.get(log.name) != end_offset:
+        return None  # not closed by the shutdown that was clean
+    producers = _clean_producers(log, segments, end_offset)
+    loaded = LoadedLog(tuple(segments), start_offset, end_offset, epochs, producers)
+    loaded.was_clean = True
+    return loaded
+
+
+def _clean_producers(log: "PartitionLog", segments: list[Segment], end_offset: int) -> ProducerStates:
+    disk = log.directory.disk
+    snapshot = load_snapshot(disk, log.path, end_offset)
+    if snapshot is None or snapshot[0] != end_offset:
+        return rebuild_producers(disk, log.path, segments, end_offset)
+    producers = snapshot[1]
+    active = segments[-1]
+    if len(producers) and active.size_bytes:
+        position = active.floor_by_position(max(0, active.size_bytes - _REFILL_BYTES), log.directory.cache)
+        refill_windows(disk, active, position, active.base_offset, producers)
+    return producers
+
+
+class _Recovery:
+    """One recovery of one log after a crash."""
+
+    def __init__(self, log: "PartitionLog", segments: list[Segment], start_offset: int) -> None:
+        self.log = log
+        self.disk = log.directory.disk
+        self.segments = segments
+        self.start_offset = start_offset
+        self.recovery_point = log.directory.recovery_points.get(log.name, 0)
+        epochs = _read_epochs(log)
+        if epochs is None:
+            self.recovery_point = 0  # walk everything to learn the epochs again
+        self.epochs = epochs or LeaderEpochs()
+
+    def run(self) -> LoadedLog:
+        first = self._first_to_walk()
+        for index in range(first):
+            self._check_closed(index)
+        producers = self._producers_before(first)
+        end_offset = self._walk(first, producers)
+        self._remove_snapshots(self.segments[first].base_offset, end_offset)
+        self._make_durable(self.segments[first:], end_offset)
+        return LoadedLog(tuple(self.segments), self.start_offset, end_offset, self.epochs, producers)
+
+    def _first_to_walk(self) -> int:
+        """The segment that holds the recovery point; without one below it, the first."""
+        at = 0
+        while at + 1 < len(self.segments) and self.segments[at + 1].base_offset <= self.recovery_point:
+            at += 1
+        return at
+
+    def _check_closed(self, index: int) -> None:
+        """A synced segment must still end with a whole batch, just before its successor."""
+        segment = self.segments[index]
+        next_base = self.segments[index + 1].base_offset
+        cache = self.log.directory.cache
+        file = self.disk.open(segment.path + ".log", writable=False)
+        position = min(segment.floor_by_position(segment.size_bytes, cache), segment.size_bytes)
+        scan = SegmentScan(file, segment.size_bytes, segment.base_offset, position)
+        for _ in scan:
+            pass
+        file.close()
+        if scan.fault is not None:
+            raise CorruptSegment(segment.path + ".log", scan.end_position, scan.fault)
+        if scan.next_offset > next_base:
+            reason = f"it reaches offset {scan.next_offset}, but the next segment starts at {next_base}"
+            raise CorruptSegment(segment.path + ".log", scan.end_position, reason)
+
+    def _producers_before(self, first: int) -> ProducerStates:
+        base_offset = self.segments[first].base_offset
+        if first == 0:
+            snapshot = load_snapshot(self.disk, self.log.path, base_offset)
+            return snapshot[1] if snapshot is not None and snapshot[0] == base_offset else ProducerStates()
+        return rebuild_producers(self.disk, self.log.path, self.segments[:first], base_offset)
+
+    def _walk(self, first: int, producers: ProducerStates) -> int:
+        """Rebuilds the segments from `first` on; the first bad batch ends the log. Returns its end offset."""
+        directory = self.log.directory
+        next_offset = self.segments[first].base_offset
+        self.epochs.truncate_to(next_offset)
+        for index in range(first, len(self.segments)):
+            segment = self.segments[index]
+            if segment.base_offset != next_offset:
+                fault = f"the log ends at {next_offset}, but the next segment starts at {segment.base_offset}"
+                self._drop_behind(index - 1, fault)
+                break
+            scan = rebuild_segment(
+                segment, next_offset, self.epochs, producers, self.disk, directory.cache, self.log.config
+            )
+            next_offset = scan.next_offset
+            if scan.fault is not None:
+                self._cut(segment, scan)
+                self._drop_behind(index, scan.fault)
+                break
+            if index + 1 < len(self.segments):
+                segment.flush_indexes(self.disk, directory.cache, complete=True)
+                segment.become_closed()
+        active = self.segments[-1]
+        if active.offset_index is None:
+            self._reopen(active)
+        return next_offset
+
+    def _reopen(self, segment: Segment) -> None:
+        """A segment that was closed is the last one now, because what followed was dropped."""
+        offset_bytes = self.disk.size(segment.path + ".index")
+        time_bytes = self.disk.size(segment.path + ".timeindex")
+        segment.become_active(offset_bytes // 8, time_bytes, segment.max_timestamp)
+
+    def _cut(self, segment: Segment, scan: SegmentScan) -> None:
+        lost = segment.size_bytes - scan.end_position
+        below = (
+            " (below the recovery point: synced data is damaged)" if scan.next_offset < self.recovery_point else ""
+        )
+        _LOGGER.warning(
+            "%s.log: %s at byte %d; the last %d bytes are cut off and the log ends at offset %d%s",
+            segment.path, scan.fault, scan.end_position, lost, scan.next_offset, below,
+        )  # fmt: skip
+        file = self.disk.open(segment.path + ".log")
+        file.truncate(scan.end_position)
+        file.close()
+        segment.size_bytes = scan.end_position
+
+    def _drop_behind(self, index: int, fault: str) -> None:
+        """Segments behind the end of the log were never acknowledged as durable."""
+        for segment in self.segments[index + 1 :]:
+            _LOGGER.warning("%s.log (%d bytes) is dropped: %s", segment.path, segment.size_bytes, fault)
+            _remove_files(self.log, segment.base_offset)
+        del self.segments[index + 1 :]
+
+    def _remove_snapshots(self, first_base: int, end_offset: int) -> None:
+        """Snapshots inside what was walked may describe what is no longer there."""
+        bases = {segment.base_offset for segment in self.segments}
+        for name in self.disk.list_dir(self.log.path):
+            if name.endswith(SNAPSHOT_SUFFIX):
+                offset = int(name[: -len(SNAPSHOT_SUFFIX)])
+                if offset > first_base and (offset > end_offset or offset not in bases):
+                    self.disk.remove(f"{self.log.path}/{name}")
+
+    def _make_durable(self, walked: list[Segment], end_offset: int) -> None:
+        """What survived in the page cache only must be on the disk before anybody relies on it."""
+        for segment in walked:
+            for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+                with contextlib.suppress(FileNotFoundError):
+                    file = self.disk.open(segment.path + suffix)
+                    file.sync()
+                    file.close()
+        self.epochs.truncate_to(end_offset)
+        write_atomically(self.disk, f"{self.log.path}/{LEADER_EPOCH_FILE}", encode_epochs(self.epochs.entries()))
+        self.disk.sync_dir(self.log.path)
+        self.disk.sync_dir(self.log.directory.path)

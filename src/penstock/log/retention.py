@@ -1,0 +1,53 @@
+"""What may go: by time, by size, or because the log start offset has passed it."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.log.partition_log import PartitionLog
+
+
+def expired_end_offset(log: "PartitionLog", now_ms: int) -> int:
+    """The end of the prefix of whole segments that time or size has expired; the log start when there is none.
+
+    A log whose policy is only `compact` expires nothing.
+    """
+    config = log.config
+    if "delete" not in config.cleanup_policy:
+        return log.log_start_offset
+    disk = log.directory.disk
+    segments = log.segments
+    surplus_bytes = log.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0
+    expired_end = log.log_start_offset
+    for index, segment in enumerate(segments):
+        is_active = index + 1 == len(segments)
+        too_big = not is_active and surplus_bytes >= segment.size_bytes > 0
+        too_old = (
+            config.retention_ms >= 0
+            and segment.size_bytes > 0
+            and now_ms - segment.retention_timestamp(disk) > config.retention_ms
+        )
+        if not (too_big or too_old):
+            break
+        surplus_bytes -= segment.size_bytes
+        expired_end = log.end_offset if is_active else segments[index + 1].base_offset
+    return expired_end
+
+
+def delete_segments_below(log: "PartitionLog", start_offset: int) -> int:
+    """Hands segments that lie wholly below `start_offset` to deferred deletion; never the active one."""
+    segments = log.segments
+    keep = 0
+    while keep + 1 < len(segments) and segments[keep + 1].base_offset <= start_offset:
+        keep += 1
+    if keep == 0:
+        return 0
+    log.segments = segments[keep:]
+    log.local_log_start_offset = max(log.local_log_start_offset, log.segments[0].base_offset)
+    log.log_start_offset = max(log.log_start_offset, log.local_log_start_offset)
+    for segment in segments[:keep]:
+        log.size_bytes -= segment.size_bytes
+        log.forget_closed(segment)
+        log.directory.files.release(segment)
+        log.directory.cache.forget(segment.path + ".index")
+        log.directory.deletions.delete_segment(segment.path, log.config.file_delete_delay_ms)
+    return keep

@@ -1,0 +1,151 @@
+"""Cutting the end off a log, as followers and the metadata quorum must after a change of leader.
+
+Rare, so it simply does its file operations where it is called (the loop). Plans that are under way see another
+generation afterwards and are discarded. The recovery point moves down with the end; because the checkpoint on
+disk may still be above it, the directory is told to rewrite it before anything is synced or closed again.
+"""
+
+import contextlib
+import logging
+from array import array
+from typing import TYPE_CHECKING
+
+from penstock.log.deletion import SEGMENT_SUFFIXES
+from penstock.log.offset_index import encode_entries
+from penstock.log.reading import locate
+from penstock.log.rebuild import rebuild_producers
+from penstock.log.segment import Segment
+from penstock.log.time_index import ENTRY_BYTES, decode_all, encode_entry
+from penstock.log.txn_index import read_aborted, write_aborted
+from penstock.model.ports import Disk
+from penstock.records.batch import NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from penstock.log.partition_log import PartitionLog
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def truncate_log(log: "PartitionLog", offset: int) -> None:
+    """Everything at and behind `offset` goes; a batch that holds `offset` goes as a whole."""
+    offset = max(offset, log.local_log_start_offset)
+    if not log.segments or offset <= log.segments[0].base_offset:
+        truncate_fully(log, offset)
+        return
+    _begin(log)
+    segments = list(log.segments)
+    while segments[-1].base_offset >= offset:
+        _remove_segment(log, segments.pop())
+    log.segments = tuple(segments)
+    active = log.active = segments[-1]
+    end_offset = _truncate_segment(log, active, offset)
+    log.end_offset = end_offset
+    log.synced_end_offset = min(log.synced_end_offset, end_offset)
+    log.size_bytes = sum(segment.size_bytes for segment in segments)
+    log.leader_epochs.truncate_to(end_offset)
+    _remove_snapshots_above(log, end_offset)
+    if not log.producers.truncate(end_offset):
+        log.producers = rebuild_producers(log.directory.disk, log.path, log.segments, end_offset)
+    log.high_watermark = min(log.high_watermark, end_offset)
+    _LOGGER.info("%s truncated to offset %d", log.name, end_offset)
+
+
+def truncate_fully(log: "PartitionLog", offset: int) -> None:
+    """Nothing is left; the log starts again at `offset`."""
+    from penstock.log.appending import create_first_segment
+
+    _begin(log)
+    for segment in log.segments:
+        _remove_segment(log, segment)
+    log.segments = ()
+    log.active = None
+    log.size_bytes = 0
+    log.log_start_offset = log.local_log_start_offset = log.end_offset = offset
+    log.synced_end_offset = offset
+    log.high_watermark = offset
+    log.leader_epochs.clear()
+    log.producers.clear()
+    _remove_snapshots_above(log, -1)
+    create_first_segment(log, offset, log.directory.clock.now_ms())
+
+
+def _begin(log: "PartitionLog") -> None:
+    log.generation += 1
+    log.clean_end_offset = -1
+    log.directory.checkpoints_urgent = True
+
+
+def _remove_segment(log: "PartitionLog", segment: Segment) -> None:
+    directory = log.directory
+    log.forget_closed(segment)
+    directory.files.release(segment)
+    directory.cache.forget(segment.path + ".index")
+    for suffix in SEGMENT_SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            directory.disk.remove(segment.path + suffix)
+
+
+def _truncate_segment(log: "PartitionLog", segment: Segment, offset: int) -> int:
+    """Cuts the segment before the batch that holds `offset` and makes it the active one; returns the new end."""
+    directory = log.directory
+    position = locate(segment, offset, directory.files, directory.cache)
+    place_end = _end_offset_before(log, segment, position, offset)
+    segment.flush_indexes(directory.disk, directory.cache)
+    directory.files.open(segment).truncate(position)
+    segment.size_bytes = position
+    segment.dirty = True
+    segment.marks = None
+    segment.is_full = False
+    log.forget_closed(segment)
+    _truncate_indexes(directory.disk, segment, position, place_end)
+    directory.cache.forget(segment.path + ".index")
+    return place_end
+
+
+def _end_offset_before(log: "PartitionLog", segment: Segment, position: int, offset: int) -> int:
+    """Where the log ends when everything from `position` on goes: the base of the batch that went, or `offset`."""
+    if position >= segment.size_bytes:
+        return offset
+    base_offset = int.from_bytes(log.directory.files.open(segment).read_at(position, 8), "big")
+    return min(base_offset, offset)
+
+
+def _truncate_indexes(disk: Disk, segment: Segment, position: int, end_offset: int) -> None:
+    """Keeps only entries of batches that are still there, and starts appending behind them."""
+    offsets, positions = segment.read_offset_entries(disk)
+    keep = sum(1 for at in positions if at < position)
+    offsets, positions = offsets[:keep], positions[:keep]
+    times = [
+        (timestamp, relative)
+        for timestamp, relative in decode_all(segment.read_time_entries(disk))
+        if segment.base_offset + relative < end_offset
+    ]
+    _replace(disk, segment.path + ".index", encode_entries(array("i", offsets), array("i", positions)))
+    _replace(disk, segment.path + ".timeindex", b"".join(encode_entry(*entry) for entry in times))
+    aborted_path = segment.path + ".txnindex"
+    if disk.exists(aborted_path):
+        kept = [entry for entry in read_aborted(disk, aborted_path) if entry.last_offset < end_offset]
+        write_aborted(disk, aborted_path, kept)
+    last_timestamp, last_relative = times[-1] if times else (NO_TIMESTAMP, 0)
+    segment.become_active(keep, len(times) * ENTRY_BYTES, last_timestamp)
+    segment.bytes_since_index = position - (positions[-1] if keep else 0)
+    segment.max_timestamp = last_timestamp
+    segment.max_timestamp_offset = segment.base_offset + last_relative
+
+
+def _replace(disk: Disk, path: str, content: bytes) -> None:
+    file = disk.open(path, create=True)
+    file.truncate(0)
+    if content:
+        file.write_at(0, (content,))
+    file.close()
+
+
+def _remove_snapshots_above(log: "PartitionLog", offset: int) -> None:
+    log.forget_small_snapshots(offset)
+    disk = log.directory.disk
+    if not disk.exists(log.path):
+        return
+    for name in disk.list_dir(log.path):
+        if name.endswith(".snapshot") and int(name[: -len(".snapshot")]) > offset:
+            disk.remove(f"{log.path}/{name}")
