@@ -25,7 +25,6 @@ from penstock.quorum.control_records import (
 from penstock.records.batch import CorruptBatch, crc_is_valid, iter_headers
 from penstock.records.builder import BatchBuilder
 from penstock.records.reader import read_records
-from penstock.wire.errors import WireError
 from penstock.wire.generated.records_metadata import (
     ConfigRecord,
     FeatureLevelRecord,
@@ -84,6 +83,12 @@ def encode_snapshot(image: MetadataImage, now_ms: int) -> Iterator[bytearray]:
 def decode_snapshot(content: Buffer, snapshot: SnapshotId) -> MetadataImage:
     """The image that a snapshot file holds. Raises `CorruptSnapshot`."""
     delta = MetadataDelta(MetadataImage())
+    timestamp_ms = replay_snapshot(content, snapshot, delta)
+    return delta.close(snapshot.end_offset, snapshot.epoch, timestamp_ms)
+
+
+def replay_snapshot(content: Buffer, snapshot: SnapshotId, delta: MetadataDelta) -> int:
+    """Replays a snapshot file; answers its last contained log timestamp. Raises `CorruptSnapshot`."""
     timestamp_ms = -1
     last_control = 0
     end = 0
@@ -99,11 +104,11 @@ def decode_snapshot(content: Buffer, snapshot: SnapshotId) -> MetadataImage:
                 continue
             for record in read_records(content, pos):
                 delta.replay(decode_metadata_record(record.value or b""), record.offset)
-    except (CorruptBatch, WireError) as error:
+    except CorruptBatch as error:
         raise CorruptSnapshot(f"{snapshot.file_name} cannot be read: {error}") from error
     if last_control != SNAPSHOT_FOOTER or end != len(content):
         raise CorruptSnapshot(f"{snapshot.file_name} is not complete")
-    return delta.close(snapshot.end_offset, snapshot.epoch, timestamp_ms)
+    return timestamp_ms
 
 
 def image_records(image: MetadataImage) -> Iterator[RecordMessage]:

@@ -1,0 +1,39 @@
+"""Where a client is told to find a broker.
+
+This broker: the advertised address of the listener the client came by, else the very address by which it came, so
+that localhost, LAN and container networks need no configuration. Other brokers: as they registered.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.metadata.image import BrokerImage
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+class Endpoint(NamedTuple):
+    host: str
+    port: int
+
+
+def endpoint_of(broker: "Broker", context: "RequestContext", which: BrokerImage) -> Endpoint | None:
+    """None when that broker has no listener of the name by which the client came."""
+    if which.id == broker.node_id:
+        for listener in broker.settings.advertised_listener_list:
+            if listener.name == context.listener_name:
+                return Endpoint(listener.host, listener.port)
+        return Endpoint(*context.local_address)
+    registered = which.listener(context.listener_name)
+    return Endpoint(registered.host, registered.port) if registered is not None else None
+
+
+def reachable_brokers(broker: "Broker", context: "RequestContext") -> list[tuple[BrokerImage, Endpoint]]:
+    """Brokers that serve and that this client can be sent to, by id."""
+    found = []
+    for which in broker.image.usable_brokers():
+        endpoint = endpoint_of(broker, context, which)
+        if endpoint is not None:
+            found.append((which, endpoint))
+    return found

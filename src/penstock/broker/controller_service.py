@@ -1,0 +1,68 @@
+"""The active controller: takes decisions one after the other and answers each when it is committed.
+
+decide -> append -> commit -> replay -> answer (D8). Decisions are taken in turns, but one does not wait for the disk
+before the next is taken: they share a sync.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.broker.metadata_driver import MetadataDriver
+from penstock.controller.brokers import Registration, decide_bootstrap, decide_register_broker
+from penstock.controller.decision import Decision, View
+from penstock.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
+from penstock.metadata.settings import TopicSettings
+from penstock.model.errors import Refusal
+from penstock.model.ports import Clock
+
+AnswerT = TypeVar("AnswerT")
+
+
+class ControllerService:
+    """What handlers ask to change the cluster. Also hands out producer ids from this broker's block."""
+
+    def __init__(self, driver: MetadataDriver, clock: Clock, node_id: int) -> None:
+        self._driver = driver
+        self._clock = clock
+        self._node_id = node_id
+        self._turn = asyncio.Lock()
+        self._producer_ids = ProducerIdBlock(0, 0)
+        self._allocating = asyncio.Lock()
+
+    async def submit(self, decide: Callable[[View], Decision[AnswerT]]) -> AnswerT:
+        """Takes a decision and answers when it is committed. Raises `MetadataUnavailable`.
+
+        An answer without records counts from when everything it looked at is committed.
+        """
+        answer, end_offset = await self._append(decide)
+        await self._driver.committed(end_offset)
+        return answer
+
+    async def _append(self, decide: Callable[[View], Decision[AnswerT]]) -> tuple[AnswerT, int]:
+        async with self._turn:
+            now_ms = self._clock.now_ms()
+            decision = decide(View(self._driver.pending, self._driver.end_offset, now_ms))
+            return decision.answer, await self._driver.append(decision.records, now_ms)
+
+    async def register(self, registration: Registration) -> int | Refusal:
+        """The first decisions of a start: feature levels of a new cluster, and this broker. One commit for both."""
+        await self._append(lambda view: decide_bootstrap(view.image))
+        return await self.submit(
+            lambda view: decide_register_broker(view, registration, lambda topic: self._loses_unflushed(view, topic))
+        )
+
+    async def next_producer_id(self) -> int | Refusal:
+        async with self._allocating:
+            if self._producer_ids.first >= self._producer_ids.end:
+                block = await self.submit(lambda view: decide_allocate_producer_ids(view.image, self._node_id))
+                if isinstance(block, Refusal):
+                    return block
+                self._producer_ids = block
+            first, end = self._producer_ids
+            self._producer_ids = ProducerIdBlock(first + 1, end)
+            return first
+
+    def _loses_unflushed(self, view: View, topic: str) -> bool:
+        settings = TopicSettings.resolve(self._driver.settings, view.image.topic_config(topic))
+        return settings.flush_mode != "ack"

@@ -1,0 +1,50 @@
+"""ApiVersions (key 18), versions 0–4.
+
+v3: client software name and version, features (KIP-511, KIP-584). v4: a supported feature may start at 0 (KIP-1022).
+A version that is not served is answered in version 0 with UNSUPPORTED_VERSION, so that any client can go on.
+"""
+
+import re
+from typing import TYPE_CHECKING
+
+from penstock.metadata.features import SUPPORTED_FEATURES
+from penstock.model.errors import ErrorCode
+from penstock.wire.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.served import advertised_versions
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+# KIP-511: what a client may call itself; the broker logs and counts by it.
+_SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+async def handle(broker: "Broker", context: "RequestContext", request: ApiVersionsRequest) -> ApiVersionsResponse:
+    if context.api_version >= 3 and not (
+        _SOFTWARE_NAME.fullmatch(request.client_software_name)
+        and _SOFTWARE_NAME.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=_api_keys())
+    image = broker.image
+    return ApiVersionsResponse(
+        api_keys=_api_keys(),
+        supported_features=[
+            ApiVersionsResponse.SupportedFeatureKey(name, levels.minimum, levels.maximum)
+            for name, levels in SUPPORTED_FEATURES.items()
+        ],
+        finalized_features_epoch=image.end_offset - 1,
+        finalized_features=[
+            ApiVersionsResponse.FinalizedFeatureKey(name, level, level)
+            for name, level in sorted(image.features.items())
+        ],
+    )
+
+
+def unsupported_version_response() -> ApiVersionsResponse:
+    """For the router: the answer, in version 0, to a version that is not served."""
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys())
+
+
+def _api_keys() -> list[ApiVersionsResponse.ApiVersion]:
+    return [ApiVersionsResponse.ApiVersion(*row) for row in advertised_versions()]

@@ -1,0 +1,182 @@
+"""The files of the metadata quorum: `__cluster_metadata-0` with its segments, snapshots and `quorum-state`.
+
+Everything that blocks is here and runs in the pool. Hard rules: a snapshot is on stable storage, under its final
+name, before the log in front of it may go (R13); the election state is replaced whole, never half written (R2, R3).
+The disk usage guard does not apply: deleting a topic must be possible on a full disk.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from penstock.log.checkpoints import read_whole, write_atomically
+from penstock.log.config import LogConfig
+from penstock.log.directory import LogDirectory
+from penstock.log.errors import CorruptSegment
+from penstock.log.offset_index import IndexCache
+from penstock.log.partition_log import PartitionLog
+from penstock.log.segment import OpenFiles
+from penstock.metadata.delta import MetadataDelta, UnsupportedRecord
+from penstock.metadata.features import UnsupportedLevel
+from penstock.metadata.image import METADATA_TOPIC, MetadataImage
+from penstock.metadata.settings import BrokerSettings
+from penstock.metadata.snapshot import (
+    CorruptSnapshot,
+    SnapshotId,
+    encode_snapshot,
+    parse_snapshot_name,
+    replay_snapshot,
+)
+from penstock.model.ports import Buffer, Clock, Disk
+from penstock.quorum.election_state import (
+    FILE_NAME,
+    CorruptElectionState,
+    ElectionState,
+    decode_election_state,
+    encode_election_state,
+)
+from penstock.records.batch import CorruptBatch, iter_headers
+from penstock.records.reader import read_records
+from penstock.wire.errors import WireError
+from penstock.wire.records import decode_metadata_record
+
+METADATA_TOPIC_ID = bytes(15) + b"\x01"  # Kafka's well-known one
+_READ_BYTES = 4 << 20
+_OPEN_FILES = 8
+
+
+class MetadataUnreadable(Exception):
+    """The node must not start on this metadata. The message says why and what to do."""
+
+
+class LoadedMetadata(NamedTuple):
+    """What was on disk. `delta` holds all of it as one change of the empty image."""
+
+    election: ElectionState
+    delta: MetadataDelta
+    end_offset: int
+    last_epoch: int
+    timestamp_ms: int
+    snapshot: SnapshotId | None
+
+
+class _MetadataDirectory(LogDirectory):
+    """The directory as the metadata log alone sees it.
+
+    Shares its path with the data logs, whose checkpoint files it must not touch: what they would hold for this log
+    follows from the newest snapshot, and recovery always looks at the whole log, which snapshots keep short.
+    """
+
+    __slots__ = ()
+
+    def write_checkpoints(self) -> None:
+        self.checkpoints_urgent = False
+
+    def write_log_start_offsets(self) -> None:
+        pass
+
+
+class MetadataStore:
+    """All methods but `log`'s own block."""
+
+    def __init__(self, disk: Disk, clock: Clock, path: str, settings: BrokerSettings) -> None:
+        self.disk = disk
+        self.clock = clock
+        self.flushes = settings.metadata_log_flush
+        self.directory = _MetadataDirectory(path, disk, clock, OpenFiles(disk, _OPEN_FILES), IndexCache(disk))
+        config = LogConfig(
+            segment_bytes=settings.metadata_log_segment_bytes,
+            segment_ms=settings.metadata_log_segment_ms,
+            retention_ms=-1,
+            max_message_bytes=settings.metadata_log_segment_bytes,
+            flush_mode="ack" if self.flushes else "os",
+            file_delete_delay_ms=0,
+        )
+        self.log = PartitionLog(self.directory, METADATA_TOPIC, 0, METADATA_TOPIC_ID, config)
+
+    def load(self) -> LoadedMetadata:
+        """Reads everything. Raises `MetadataUnreadable`."""
+        if self.disk.exists(self.log.path):
+            self.directory.on_disk[self.log.name] = None
+        self.disk.make_dirs(self.log.path)
+        try:
+            content = read_whole(self.disk, f"{self.log.path}/{FILE_NAME}")
+            election = decode_election_state(content) if content is not None else ElectionState()
+            snapshot = max(self._snapshots(), default=None)
+            if snapshot is not None:
+                self.directory.log_start_offsets[self.log.name] = snapshot.end_offset
+            self.log.load()
+            if self.directory.failure is not None:
+                raise MetadataUnreadable(f"the metadata log cannot be read: {self.directory.failure}")
+            delta = MetadataDelta(MetadataImage())
+            timestamp_ms = self._replay_snapshot(snapshot, delta) if snapshot is not None else -1
+            timestamp_ms = self._replay_log(snapshot.end_offset if snapshot else 0, delta, timestamp_ms)
+        except (CorruptElectionState, CorruptSnapshot, CorruptSegment, CorruptBatch, WireError) as error:
+            raise MetadataUnreadable(f"the metadata of this node cannot be read: {error}") from error
+        except (UnsupportedRecord, UnsupportedLevel) as error:
+            raise MetadataUnreadable(str(error)) from error
+        last_epoch = max(self.log.leader_epochs.latest, snapshot.epoch if snapshot is not None else 0)
+        return LoadedMetadata(election, delta, self.log.end_offset, last_epoch, timestamp_ms, snapshot)
+
+    def write_election_state(self, state: ElectionState) -> None:
+        path = f"{self.log.path}/{FILE_NAME}"
+        content = encode_election_state(state)
+        if self.flushes:
+            write_atomically(self.disk, path, content)
+            self.disk.sync_dir(self.log.path)
+        else:
+            self._write_file(path + ".tmp", [content])
+            self.disk.rename(path + ".tmp", path)
+
+    def write_snapshot(self, image: MetadataImage) -> SnapshotId:
+        """Writes the image beside the log and removes older snapshots. The log in front of it may go afterwards."""
+        snapshot = SnapshotId(image.end_offset, image.epoch)
+        path = f"{self.log.path}/{snapshot.file_name}"
+        self._write_file(path + ".part", encode_snapshot(image, self.clock.now_ms()))
+        self.disk.rename(path + ".part", path)
+        if self.flushes:
+            self.disk.sync_dir(self.log.path)
+        for old in self._snapshots():
+            if old < snapshot:
+                self.disk.remove(f"{self.log.path}/{old.file_name}")
+        return snapshot
+
+    def _write_file(self, path: str, chunks: Iterable[Buffer]) -> None:
+        file = self.disk.open(path, create=True)
+        try:
+            file.truncate(0)
+            position = 0
+            for chunk in chunks:
+                position += file.write_at(position, [chunk])
+            if self.flushes:
+                file.sync()
+        finally:
+            file.close()
+
+    def _snapshots(self) -> list[SnapshotId]:
+        found = (parse_snapshot_name(name) for name in self.disk.list_dir(self.log.path))
+        return [snapshot for snapshot in found if snapshot is not None]
+
+    def _replay_snapshot(self, snapshot: SnapshotId, delta: MetadataDelta) -> int:
+        content = read_whole(self.disk, f"{self.log.path}/{snapshot.file_name}")
+        return replay_snapshot(content or b"", snapshot, delta)
+
+    def _replay_log(self, offset: int, delta: MetadataDelta, timestamp_ms: int) -> int:
+        """Replays from `offset` to the end; answers the timestamp of the last batch."""
+        log = self.log
+        if log.log_start_offset > offset:
+            raise MetadataUnreadable(
+                f"the metadata log begins at offset {log.log_start_offset}, but there is no snapshot of what came "
+                f"before; restore the newest *.checkpoint file of {log.path} from a backup"
+            )
+        while offset < log.end_offset:
+            content = log.read_bytes(offset, _READ_BYTES)
+            if not isinstance(content, bytes) or not content:
+                raise MetadataUnreadable(f"the metadata log cannot be read at offset {offset}")
+            for pos, header in iter_headers(content):
+                if header.next_offset > offset and not header.is_control:
+                    for record in read_records(content, pos):
+                        if record.offset >= offset:
+                            delta.replay(decode_metadata_record(record.value or b""), record.offset)
+                offset = max(offset, header.next_offset)
+                timestamp_ms = max(timestamp_ms, header.max_timestamp)
+        return timestamp_ms
