@@ -1,0 +1,242 @@
+"""The group coordinator of this broker: takes each request to the shard of its group.
+
+Methods answer a response or an `ErrorCode`, which the handlers turn into one. A request that comes while its shard
+loads waits a little, then is told so. One loop timer serves all shards.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from concurrent.futures import Executor
+from functools import lru_cache
+from typing import Any
+
+from penstock.broker.group_leadership import GroupLeadership, ShardRun
+from penstock.broker.group_partition import OpenPartition
+from penstock.broker.group_shards import LedShard
+from penstock.groups.config import GroupConfig
+from penstock.groups.decision import Decision, Now
+from penstock.groups.shard import GroupShard
+from penstock.metadata.delta import MetadataDelta
+from penstock.metadata.image import OFFSETS_TOPIC, MetadataImage, TopicImage
+from penstock.metadata.settings.broker_settings import BrokerSettings
+from penstock.model.errors import ErrorCode
+from penstock.model.hashing import coordinator_partition
+from penstock.model.ports import Clock, Rng
+from penstock.wire.generated.delete_groups import DeleteGroupsResponse
+from penstock.wire.generated.describe_groups import DescribeGroupsResponse
+from penstock.wire.generated.heartbeat import HeartbeatRequest
+from penstock.wire.generated.join_group import JoinGroupRequest, JoinGroupResponse
+from penstock.wire.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from penstock.wire.generated.list_groups import ListGroupsResponse
+from penstock.wire.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from penstock.wire.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from penstock.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from penstock.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
+
+_TIMEOUTS_PER_WAKE = 200  # then others get their turn on the loop
+
+Decide = Callable[[GroupShard, "asyncio.Future[Any]", Now], Decision]
+DescribedGroup = DescribeGroupsResponse.DescribedGroup
+DeletedGroup = DeleteGroupsResponse.DeletableGroupResult
+
+# The hash of a name costs microseconds and never changes; heartbeats ask for it all the time.
+_partition_of = lru_cache(maxsize=1 << 16)(coordinator_partition)
+
+
+def group_config(settings: BrokerSettings) -> GroupConfig:
+    return GroupConfig(
+        min_session_timeout_ms=settings.group_min_session_timeout_ms,
+        max_session_timeout_ms=settings.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+        max_size=settings.group_max_size,
+        offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
+        offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
+        offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
+    )
+
+
+class GroupService:
+    """Changed only on the event loop."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        node_id: int,
+        clock: Clock,
+        rng: Rng,
+        pool: Executor | None,
+        open_partition: OpenPartition,
+    ) -> None:
+        self._run = ShardRun(
+            group_config(settings),
+            clock,
+            rng,
+            pool,
+            open_partition,
+            settings.offsets_load_buffer_size,
+            settings.offsets_commit_timeout_ms,
+        )
+        self._leadership = GroupLeadership(self._run, node_id, self._schedule)
+        self._topic: TopicImage | None = None
+        self._wake_ms: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Called with every published image, in order."""
+        topic = image.topic(OFFSETS_TOPIC)
+        if topic is not self._topic:
+            self._topic = topic
+            self._leadership.follow(topic)
+        if delta.deleted_topics:
+            self._leadership.forget_topics([deleted.name for deleted in delta.deleted_topics.values()])
+            self._schedule_all()
+
+    def stop(self) -> None:
+        """Everybody who waits is sent away; nothing is served any more."""
+        self._leadership.resign_all()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- members ----------------------------------------------------------------------------------------------------
+
+    def join_group(
+        self, request: JoinGroupRequest, client_id: str, client_host: str, api_version: int
+    ) -> Awaitable[JoinGroupResponse | ErrorCode]:
+        return self._submit(
+            request.group_id,
+            lambda shard, waiter, now: shard.decide_join(request, client_id, client_host, api_version, waiter, now),
+        )
+
+    def sync_group(self, request: SyncGroupRequest) -> Awaitable[SyncGroupResponse | ErrorCode]:
+        return self._submit(request.group_id, lambda shard, waiter, now: shard.decide_sync(request, waiter, now))
+
+    def heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
+        """Answered at once, also while the shard loads: then there is nothing to complain about yet."""
+        led = self._find(request.group_id)
+        if led is None:
+            error = self._leadership.why_not(self._index(request.group_id))
+            return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
+        error = led.shard.heartbeat(request, int(self._run.clock.monotonic() * 1000))
+        self._schedule(led)
+        return error
+
+    def leave_group(self, request: LeaveGroupRequest) -> Awaitable[LeaveGroupResponse | ErrorCode]:
+        """Takes the shape of version 3 and later: `members`."""
+        return self._submit(request.group_id, lambda shard, waiter, now: shard.decide_leave(request, waiter, now))
+
+    # -- offsets ----------------------------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, request: OffsetCommitRequest, api_version: int
+    ) -> Awaitable[OffsetCommitResponse | ErrorCode]:
+        """Every topic must exist and carry both name and id."""
+        return self._submit(
+            request.group_id,
+            lambda shard, waiter, now: shard.decide_commit_offsets(request, api_version, waiter, now),
+        )
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequest.OffsetFetchRequestGroup
+    ) -> Awaitable[OffsetFetchResponse.OffsetFetchResponseGroup | ErrorCode]:
+        """Never shows an offset that could still be lost: the answer waits until what it shows is committed."""
+        return self._submit(
+            request.group_id,
+            lambda shard, waiter, now: Decision([], [(waiter, shard.fetch_offsets(request))], []),
+        )
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> Awaitable[OffsetDeleteResponse | ErrorCode]:
+        return self._submit(
+            request.group_id, lambda shard, waiter, now: shard.decide_delete_offsets(request, waiter, now)
+        )
+
+    # -- administration ---------------------------------------------------------------------------------------------
+
+    async def list_groups(
+        self, states: Collection[str], types: Collection[str]
+    ) -> tuple[ErrorCode, list[ListGroupsResponse.ListedGroup]]:
+        """Groups of all shards led here; with an error when some could not be asked."""
+        error = ErrorCode.NONE
+        groups = []
+        for index in self._leadership.led_indexes():
+            led = await self._leadership.find(index)
+            if isinstance(led, LedShard):
+                groups += led.shard.list_groups(states, types)
+            elif led is not ErrorCode.NOT_COORDINATOR:  # moved away meanwhile: another broker lists it
+                error = led
+        return error, groups
+
+    async def describe_group(self, group_id: str, api_version: int) -> DescribedGroup | ErrorCode:
+        led = await self._leadership.find(self._index(group_id))
+        return led.shard.describe_group(group_id, api_version) if isinstance(led, LedShard) else led
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> list[DeletedGroup]:
+        """One result per distinct id; the groups of one shard go in one decision."""
+        by_shard: dict[int, list[str]] = {}
+        for group_id in dict.fromkeys(group_ids):
+            by_shard.setdefault(self._index(group_id), []).append(group_id)
+        answers = await asyncio.gather(*(self._delete_in_shard(ids) for ids in by_shard.values()))
+        return [result for results in answers for result in results]
+
+    async def _delete_in_shard(self, group_ids: list[str]) -> list[DeletedGroup]:
+        answer: list[DeletedGroup] | ErrorCode = await self._submit(
+            group_ids[0], lambda shard, waiter, now: shard.decide_delete_groups(group_ids, waiter, now)
+        )
+        if isinstance(answer, ErrorCode):
+            return [DeletedGroup(group_id, answer) for group_id in group_ids]
+        return answer
+
+    # -- shards -----------------------------------------------------------------------------------------------------
+
+    def _index(self, group_id: str) -> int:
+        count = self._leadership.partition_count
+        return _partition_of(group_id, count) if count else -1
+
+    def _find(self, group_id: str) -> LedShard | None:
+        return self._leadership.active.get(self._index(group_id))
+
+    def _submit(self, group_id: str, decide: Decide) -> Awaitable[Any]:
+        led = self._find(group_id)
+        return self._submit_later(group_id, decide) if led is None else self._decide(led, decide)
+
+    async def _submit_later(self, group_id: str, decide: Decide) -> Any:
+        led = await self._leadership.find(self._index(group_id))
+        return await self._decide(led, decide) if isinstance(led, LedShard) else led
+
+    def _decide(self, led: LedShard, decide: Decide) -> "asyncio.Future[Any]":
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        now = self._run.now()
+        led.apply(decide(led.shard, waiter, now), now)
+        self._schedule(led)
+        return waiter
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def _schedule(self, led: LedShard) -> None:
+        """Makes sure that the timer rings in time for this shard."""
+        deadline_ms = led.next_deadline_ms()
+        if deadline_ms is not None and (self._wake_ms is None or deadline_ms < self._wake_ms):
+            self._wake_at(deadline_ms)
+
+    def _schedule_all(self) -> None:
+        for led in self._leadership.active.values():
+            self._schedule(led)
+
+    def _wake_at(self, deadline_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake_ms = deadline_ms
+        # Half a millisecond late rather than too early by a rounding, which would ring twice.
+        delay = max((deadline_ms + 0.5) / 1000 - self._run.clock.monotonic(), 0.0)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = self._wake_ms = None
+        now = self._run.now()
+        budget = _TIMEOUTS_PER_WAKE
+        for led in list(self._leadership.active.values()):
+            led.expire_held(now)
+            while budget and not led.closed and (decision := led.shard.decide_timeout(now)) is not None:
+                led.apply(decision, now)
+                budget -= 1
+        self._schedule_all()

@@ -1,0 +1,84 @@
+"""What a coordinator needs of the partition that holds its state, and that partition as this broker leads it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from penstock.broker.partitions import PartitionTable
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.ports import Clock
+from penstock.replication.partition import Partition
+
+
+class CoordinatorPartition(Protocol):
+    """All but `read_bytes` is called on the loop."""
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    def append_records(self, batches: bytearray) -> int | Refusal:
+        """Appends whole batches, all or none. The end offset after them, or why not; at once, never in between."""
+
+    def when_committed(self, end_offset: int, callback: Callable[[ErrorCode], None]) -> None:
+        """Calls back once: NONE when all below `end_offset` is committed in this leader epoch, or why it never is.
+
+        May call back before it returns.
+        """
+
+    def read_bytes(self, offset: int, max_bytes: int) -> bytes | ErrorCode:
+        """Whole batches from `offset` on, at least one unless it is the end. Blocking: called in the pool."""
+
+
+class LedPartition:
+    """A `CoordinatorPartition` over a partition of this broker."""
+
+    __slots__ = ("_clock", "_partition", "leader_epoch")
+
+    def __init__(self, partition: Partition, clock: Clock) -> None:
+        self._partition = partition
+        self._clock = clock
+        self.leader_epoch = partition.leader_epoch
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._partition.log.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._partition.high_watermark
+
+    @property
+    def end_offset(self) -> int:
+        return self._partition.log.end_offset
+
+    def append_records(self, batches: bytearray) -> int | Refusal:
+        if self._partition.leader_epoch != self.leader_epoch:
+            return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition has been elected a leader since")
+        result = self._partition.append_own(batches, self._clock.now_ms())
+        return result if isinstance(result, Refusal) else result.end_offset
+
+    def when_committed(self, end_offset: int, callback: Callable[[ErrorCode], None]) -> None:
+        self._partition.when_committed(end_offset, callback)
+
+    def read_bytes(self, offset: int, max_bytes: int) -> bytes | ErrorCode:
+        return self._partition.log.read_bytes(offset, max_bytes)
+
+
+# Opens a partition that is led here, by topic id and number.
+OpenPartition = Callable[[bytes, int], Awaitable[CoordinatorPartition | Refusal]]
+
+
+def partition_opener(partitions: PartitionTable, clock: Clock) -> OpenPartition:
+    async def open_partition(topic_id: bytes, index: int) -> CoordinatorPartition | Refusal:
+        found = await partitions.open(topic_id, index)
+        return found if isinstance(found, Refusal) else LedPartition(found, clock)
+
+    return open_partition

@@ -1,0 +1,175 @@
+"""One led shard: appends what it decides, replays it, and answers when it is committed.
+
+The rule that makes answers true (P18): an answer is given when everything that was appended before it is committed,
+in the leader epoch it was appended in. It covers also answers that write nothing but may tell of something written a
+moment ago. Heartbeats alone are exempt; they tell of nothing that could be lost.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from penstock.broker.group_partition import CoordinatorPartition
+from penstock.groups.decision import Answer, Decision, GroupRecord, Now
+from penstock.groups.shard import GroupShard
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.records.builder import BatchBuilder
+from penstock.wire.records import encode_coordinator_key, encode_coordinator_value
+
+# Decisions with very many records (a group with all its offsets deleted) become several batches of about this size.
+_BATCH_BYTES = 512 * 1024
+
+# What a refused or lost append means to a group's client. (As Kafka maps them.)
+_COORDINATOR_ERRORS = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def coordinator_error(error: ErrorCode) -> ErrorCode:
+    return _COORDINATOR_ERRORS.get(error, error)
+
+
+class _Held(NamedTuple):
+    """Answers that wait for the log to be committed up to `end_offset`."""
+
+    end_offset: int
+    deadline_ms: int
+    answers: Sequence[Answer]
+
+
+class LedShard:
+    """Waiters are futures. Changed only on the loop; of no use any more once closed."""
+
+    __slots__ = (
+        "_appended_end",
+        "_committed_end",
+        "_held",
+        "_on_lost",
+        "_partition",
+        "_timeout_ms",
+        "closed",
+        "shard",
+    )
+
+    def __init__(
+        self,
+        shard: GroupShard,
+        partition: CoordinatorPartition,
+        commit_timeout_ms: int,
+        on_lost: Callable[[ErrorCode], None],
+    ) -> None:
+        """`on_lost`: appended records will never be committed, so the shard's state is ahead of the log."""
+        self.shard = shard
+        self.closed = False
+        self._partition = partition
+        self._timeout_ms = commit_timeout_ms
+        self._on_lost = on_lost
+        self._held: deque[_Held] = deque()  # end offsets and deadlines ascend
+        self._committed_end = partition.high_watermark
+        self._appended_end = partition.end_offset
+        if self._committed_end < self._appended_end:
+            self._watch(self._appended_end)
+
+    def apply(self, decision: Decision, now: Now) -> None:
+        """Append, replay, then answer on commit; or, when the append is refused, the refusal."""
+        appended = False
+        if decision.records:
+            refusal = self._append(decision.records, now)
+            if refusal is None:
+                appended = True
+                for record in decision.records:
+                    self.shard.replay(record.key, record.value)
+            else:
+                decision = self.shard.refused(decision, coordinator_error(refusal.code), now)
+        self.answer(decision.answers, now)
+        if appended:
+            self._watch(self._appended_end)
+
+    def answer(self, answers: Sequence[Answer], now: Now) -> None:
+        """Gives these answers out when all that has been appended so far is committed."""
+        if not answers:
+            return
+        if self._appended_end <= self._committed_end:
+            _give(answers)
+        else:
+            self._held.append(_Held(self._appended_end, now.steady_ms + self._timeout_ms, answers))
+
+    def next_deadline_ms(self) -> int | None:
+        timer_ms = self.shard.next_deadline_ms()
+        if not self._held:
+            return timer_ms
+        held_ms = self._held[0].deadline_ms
+        return held_ms if timer_ms is None else min(timer_ms, held_ms)
+
+    def expire_held(self, now: Now) -> None:
+        """The log takes too long. The records may yet be committed, so nothing is undone; the client asks again."""
+        while self._held and self._held[0].deadline_ms <= now.steady_ms:
+            _give_error(self._held.popleft().answers, coordinator_error(ErrorCode.REQUEST_TIMED_OUT))
+
+    def close(self, error: ErrorCode) -> None:
+        """Led here no longer, or not to be trusted: everybody who waits is told, and nothing else happens."""
+        self.closed = True
+        held, self._held = self._held, deque()
+        for each in held:
+            _give_error(each.answers, error)
+        _give_error(self.shard.resign(), error)
+
+    # -- the log --------------------------------------------------------------------------------------------------
+
+    def _append(self, records: Sequence[GroupRecord], now: Now) -> Refusal | None:
+        result = self._partition.append_records(encode_batches(records, now.wall_ms))
+        if isinstance(result, Refusal):
+            return result
+        self._appended_end = result
+        return None
+
+    def _watch(self, end_offset: int) -> None:
+        self._partition.when_committed(end_offset, lambda error: self._commit_told(end_offset, error))
+
+    def _commit_told(self, end_offset: int, error: ErrorCode) -> None:
+        if self.closed:
+            return
+        if error is not ErrorCode.NONE:
+            self._on_lost(error)
+            return
+        self._committed_end = max(self._committed_end, end_offset)
+        while self._held and self._held[0].end_offset <= self._committed_end:
+            _give(self._held.popleft().answers)
+
+
+def encode_batches(records: Sequence[GroupRecord], timestamp_ms: int) -> bytearray:
+    """One batch, unless there is very much to write."""
+    batches = bytearray()
+    builder = BatchBuilder()
+    for record in records:
+        if builder.size_estimate > _BATCH_BYTES:
+            batches += builder.build()
+            builder = BatchBuilder()
+        value = None if record.value is None else encode_coordinator_value(record.value, record.version)
+        builder.append(encode_coordinator_key(record.key), value, (), timestamp_ms)
+    last = builder.build()
+    return batches + last if batches else last
+
+
+def _give(answers: Sequence[Answer]) -> None:
+    for waiter, response in answers:
+        _resolve(waiter, response)
+
+
+def _give_error(answers: Sequence[Answer], error: ErrorCode) -> None:
+    for waiter, _ in answers:
+        _resolve(waiter, error)
+
+
+def _resolve(waiter: "asyncio.Future[object]", response: object) -> None:
+    if not waiter.done():  # cancelled with its connection
+        waiter.set_result(response)
