@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from penstock.broker.partitions import PartitionTable
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Clock
 from penstock.replication.partition import Partition
@@ -72,13 +71,5 @@ class LedPartition:
         return self._partition.log.read_bytes(offset, max_bytes)
 
 
-# Opens a partition that is led here, by topic id and number.
-OpenPartition = Callable[[bytes, int], Awaitable[CoordinatorPartition | Refusal]]
-
-
-def partition_opener(partitions: PartitionTable, clock: Clock) -> OpenPartition:
-    async def open_partition(topic_id: bytes, index: int) -> CoordinatorPartition | Refusal:
-        found = await partitions.open(topic_id, index)
-        return found if isinstance(found, Refusal) else LedPartition(found, clock)
-
-    return open_partition
+# Opens a partition of `__consumer_offsets` that is led here, by its number.
+OpenPartition = Callable[[int], Awaitable[CoordinatorPartition | Refusal]]
