@@ -12,6 +12,7 @@ from penstock.net.connection import Connection, Reply
 from penstock.net.limits import NetLimits
 from penstock.net.outbox import FileRange
 from penstock.net.server import Server
+from tests.waiting import eventually_async
 
 LIMITS = NetLimits(max_frame_bytes=64 * 1024 * 1024)
 
@@ -70,7 +71,8 @@ def run(
     async def main() -> None:
         recorder = handler or Recorder()
         server = Server(limits, recorder)
-        port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
+        port = await server.bind("PLAINTEXT", "127.0.0.1", 0)
+        await server.serve()
 
         async def connect() -> Client:
             return await asyncio.open_connection("127.0.0.1", port)
@@ -97,8 +99,7 @@ def loops() -> list[Any]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
+    await eventually_async(condition, 15)
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:

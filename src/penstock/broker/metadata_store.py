@@ -68,7 +68,7 @@ class _MetadataDirectory(LogDirectory):
 
     __slots__ = ()
 
-    def write_checkpoints(self) -> None:
+    def write_checkpoints(self, *, closing: bool = False) -> None:
         self.checkpoints_urgent = False
 
     def write_log_start_offsets(self) -> None:

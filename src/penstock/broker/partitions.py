@@ -1,24 +1,22 @@
 """The partitions this broker leads, opened when they are first used.
 
 A partition that nobody touches is an entry in the metadata image and nothing else: no object, no file. Opening
-one may read the disk, so it happens in the pool; afterwards it is found by one dictionary look-up, by topic name or
-by topic id.
+one may read the disk, so loading happens in the pool; afterwards it is found by one dictionary look-up, by topic
+name or by topic id.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-from penstock.log.errors import CorruptSegment
+from penstock.log.directory import LogDirectory
 from penstock.log.partition_log import PartitionLog
+from penstock.log.store import load_quietly
 from penstock.metadata.image import MetadataImage, TopicImage
 from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.replication.partition import Partition
-
-log = logging.getLogger("penstock.broker")
 
 TopicKey = str | bytes
 OpenLog = Callable[[TopicImage, int, PartitionImage], PartitionLog]
@@ -30,7 +28,7 @@ _NOT_OPEN = Refusal(ErrorCode.LEADER_NOT_AVAILABLE, "the partition is still bein
 
 
 class PartitionTable:
-    """Changed only on the event loop; `open_log` runs in the pool."""
+    """Changed only on the event loop."""
 
     def __init__(
         self, node_id: int, image: Callable[[], MetadataImage], open_log: OpenLog, pool: Executor | None
@@ -100,20 +98,28 @@ class PartitionTable:
         await asyncio.gather(*(self.open(topic, index) for topic, index in wanted))
 
     async def _open_in_pool(self, topic: TopicImage, index: int, state: PartitionImage) -> Partition | Refusal:
-        loop = asyncio.get_running_loop()
-        try:
-            storage = await loop.run_in_executor(self._pool, self._open_log, topic, index, state)
-        except (CorruptSegment, OSError) as error:
-            log.error("partition %s-%d is offline: %s", topic.name, index, error)
-            refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        storage = self._open_log(topic, index, state)
+        refusal = await asyncio.get_running_loop().run_in_executor(self._pool, load_quietly, storage)
+        if refusal is not None:
             self._offline[topic.id, index] = refusal
             return refusal
-        current = self._image().topic_by_id(topic.id)
+        _, current = self._lookup(topic.id, index)
         if current is None:  # deleted while it was being opened
             return _UNKNOWN_TOPIC
-        partition = Partition(topic.name, index, topic.id, storage, state.leader_epoch)
+        partition = Partition(topic.name, index, topic.id, storage, current.leader_epoch)
         self._open[topic.name, index] = self._open[topic.id, index] = partition
         return partition
+
+    def fail_directory(self, directory: LogDirectory) -> None:
+        """Everything in a failed log directory is offline; whoever waits for it is told."""
+        refusal = directory.refusal or Refusal(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"log directory {directory.path} failed"
+        )
+        for partition in self:
+            if partition.log.directory is directory:
+                self._offline[partition.topic_id, partition.index] = refusal
+                del self._open[partition.topic, partition.index], self._open[partition.topic_id, partition.index]
+                partition.resign(ErrorCode.KAFKA_STORAGE_ERROR)
 
     # -- closing ------------------------------------------------------------------------------------------------
 

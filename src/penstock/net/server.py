@@ -37,8 +37,8 @@ class Server:
         self._per_address: Counter[str] = Counter()
         self._sweep: asyncio.TimerHandle | None = None
 
-    async def listen(self, name: str, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Opens one listener and returns the port it got (`port` 0 lets the system choose)."""
+    async def bind(self, name: str, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Reserves one listener and returns the port it got (`port` 0 lets the system choose)."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
             lambda: Connection(self.shared, self, name),
@@ -48,11 +48,17 @@ class Server:
             backlog=1024,
             reuse_address=True,
             ssl=tls,
+            start_serving=False,
         )
         self._servers.append(server)
-        if self._sweep is None:
-            self._schedule_sweep(loop)
         return int(server.sockets[0].getsockname()[1])
+
+    async def serve(self) -> None:
+        """Accepts connections on every bound listener from now on."""
+        for server in self._servers:
+            await server.start_serving()
+        if self._sweep is None:
+            self._schedule_sweep(asyncio.get_running_loop())
 
     @property
     def connection_count(self) -> int:

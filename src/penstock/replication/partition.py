@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from penstock.log.partition_log import AppendResult, PartitionLog
+from penstock.log.appending import AppendResult
+from penstock.log.partition_log import PartitionLog
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.net.outbox import FileRange
 

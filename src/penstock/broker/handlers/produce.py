@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.context import RequestContext
-from penstock.log.partition_log import AppendResult
+from penstock.log.appending import AppendResult
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.net.connection import Connection, Reply
 from penstock.replication.partition import Partition

@@ -1,0 +1,135 @@
+"""The broker: joins metadata, logs, partitions, groups and the router, and follows committed metadata.
+
+It keeps no lasting state of its own. What is here was composed by `node/`; what it does is done by its parts.
+"""
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from penstock.broker.controller_service import ControllerService
+from penstock.broker.fetch_sessions import FetchSessionCache
+from penstock.broker.gate import Gate
+from penstock.broker.group_driver import GroupService
+from penstock.broker.group_partition import LedPartition
+from penstock.broker.handlers.fetch import FetchHandler
+from penstock.broker.handlers.produce import ProduceHandler
+from penstock.broker.metadata_driver import MetadataDriver
+from penstock.broker.partitions import PartitionTable
+from penstock.broker.reachability import ReachabilityWatch
+from penstock.broker.router import Router
+from penstock.log.config import LogConfig
+from penstock.log.directory import LogDirectory
+from penstock.log.partition_log import PartitionLog
+from penstock.log.store import LogStore
+from penstock.metadata.delta import MetadataDelta
+from penstock.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
+from penstock.metadata.log_settings import topic_log_config
+from penstock.metadata.partition import PartitionImage
+from penstock.metadata.settings import BrokerSettings, TopicSettings
+from penstock.model.errors import Refusal
+from penstock.model.ports import Clock, Rng
+from penstock.net.connection import Connection
+from penstock.replication.partition import Partition
+from penstock.security.verdicts import AllowAll
+
+log = logging.getLogger("penstock.broker")
+
+
+class Broker:
+    def __init__(
+        self,
+        cluster_id: str,
+        directory_ids: Sequence[bytes],
+        driver: MetadataDriver,
+        logs: LogStore,
+        clock: Clock,
+        rng: Rng,
+        pool: Executor | None,
+    ) -> None:
+        self.cluster_id = cluster_id
+        self.node_id = driver.static_settings.node_id
+        self.clock = clock
+        self.rng = rng
+        self.pool = pool
+        self.logs = logs
+        self.driver = driver
+        self.controller = ControllerService(driver, clock, self.node_id)
+        self.gate = Gate(AllowAll())
+        self.partitions = PartitionTable(self.node_id, lambda: driver.image, self._open_log, pool)
+        self.fetch_sessions = FetchSessionCache(self.settings.max_incremental_fetch_session_cache_slots, rng)
+        self.reachability = ReachabilityWatch()
+        self.groups = GroupService(self.settings, self.node_id, clock, rng, pool, self._open_coordinator_partition)
+        self.fetch = FetchHandler(self)
+        self.router = Router(self, ProduceHandler(self), self.fetch)
+        self._directories = dict(zip(directory_ids, logs.directories, strict=True))
+        logs.on_directory_failed = self._directory_failed
+        driver.add_listener(self._follow_metadata)
+        driver.add_listener(self.groups.on_metadata)
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The settings in force: what the node was started with, and dynamic values over it."""
+        return self.driver.settings
+
+    @property
+    def static_settings(self) -> BrokerSettings:
+        """What the node was started with."""
+        return self.driver.static_settings
+
+    @property
+    def image(self) -> MetadataImage:
+        """Committed metadata."""
+        return self.driver.image
+
+    def connection_closed(self, connection: Connection) -> None:
+        self.fetch.connection_closed(connection)
+
+    # -- logs -----------------------------------------------------------------------------------------------------
+
+    def log_config(self, topic: str) -> LogConfig:
+        settings = self.settings
+        return topic_log_config(TopicSettings.resolve(settings, self.image.topic_config(topic)), settings)
+
+    def _open_log(self, topic: TopicImage, index: int, state: PartitionImage) -> PartitionLog:
+        directory = self._directories.get(state.directory_of(self.node_id))
+        return self.logs.open(topic.name, index, topic.id, self.log_config(topic.name), directory=directory)
+
+    async def _open_coordinator_partition(self, topic_id: bytes, index: int) -> LedPartition | Refusal:
+        partition = await self.partitions.open(topic_id, index)
+        return LedPartition(partition, self.clock) if isinstance(partition, Partition) else partition
+
+    def _directory_failed(self, directory: LogDirectory, error: OSError) -> None:
+        self.partitions.fail_directory(directory)
+
+    # -- committed metadata ---------------------------------------------------------------------------------------
+
+    def _follow_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        for topic in delta.deleted_topics.values():
+            self._delete_logs(topic)
+        for change, number, state in delta.changed_partitions():
+            partition = self.partitions.find(change.id, number)
+            if isinstance(partition, Partition):
+                partition.leader_epoch = state.leader_epoch
+        if any(resource_type == BROKER_RESOURCE for resource_type, _ in delta.changed_configs):
+            self._refresh_configs(None)
+        else:
+            self._refresh_configs({name for kind, name in delta.changed_configs if kind == TOPIC_RESOURCE})
+
+    def _refresh_configs(self, topics: set[str] | None) -> None:
+        """Hands changed settings to the logs of these topics; None means all."""
+        if topics is not None and not topics:
+            return
+        for partition in self.partitions:
+            if topics is None or partition.topic in topics:
+                partition.log.config = self.log_config(partition.topic)
+
+    def _delete_logs(self, topic: TopicImage) -> None:
+        self.partitions.close_topic(topic)
+        for index in range(len(topic.partitions)):
+            name = f"{topic.name}-{index}"
+            opened = self.logs.get(topic.name, index)
+            if opened is not None and opened.topic_id == topic.id:
+                self.logs.delete(opened)
+            elif opened is None and any(name in directory.on_disk for directory in self.logs.directories):
+                self.logs.delete(self.logs.open(topic.name, index, topic.id, LogConfig()))

@@ -1,0 +1,82 @@
+"""What `penstock up` runs: configuration in, a node until it is told to stop, an exit code out."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import tomllib
+from collections.abc import Mapping
+
+from penstock import __version__
+from penstock.metadata.settings import BrokerSettings, SettingError
+from penstock.metadata.settings.broker_settings import flatten
+from penstock.node.identity import NodeRefused
+from penstock.node.log_lines import configure_log_lines
+from penstock.node.node import Node, event_loop_factory
+
+log = logging.getLogger("penstock.node")
+
+EXIT_OK = 0
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+
+
+def run_node(overrides: Mapping[str, str], config_file: str | None = None) -> int:
+    """Runs a node until SIGTERM or SIGINT. `overrides` are settings that go before those of the file."""
+    try:
+        settings = read_settings(overrides, config_file)
+    except (OSError, tomllib.TOMLDecodeError, SettingError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        print("hint: docs/settings.md lists every setting", file=sys.stderr)
+        return EXIT_USAGE
+    configure_log_lines(settings.log_format, settings.log_level)
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+        return runner.run(_serve(settings))
+
+
+def read_settings(overrides: Mapping[str, str], config_file: str | None) -> BrokerSettings:
+    given: dict[str, object] = {}
+    if config_file is not None:
+        with open(config_file, "rb") as file:
+            given.update(flatten(tomllib.load(file)))
+    given.update(overrides)
+    return BrokerSettings.from_mapping(given)
+
+
+async def _serve(settings: BrokerSettings) -> int:
+    node = Node(settings)
+    try:
+        await node.start()
+    except NodeRefused as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    _announce(node)
+    node.failed.add_done_callback(lambda _: stopping.set())
+    await stopping.wait()
+    if node.failed.done():
+        return EXIT_REFUSED
+    log.info("stopping")
+    await node.stop()
+    log.info("stopped")
+    return EXIT_OK
+
+
+def _announce(node: Node) -> None:
+    addresses = [
+        f"{listener.host if listener.host not in ('', '0.0.0.0') else '127.0.0.1'}:{port}"
+        for listener, port in zip(node.settings.listener_list, node.ports, strict=True)
+    ]
+    data = ", ".join(os.path.relpath(path) if not os.path.isabs(path) else path for path in node.settings.log_dirs)
+    with contextlib.suppress(BrokenPipeError):
+        print(
+            f"penstock {__version__} ready: kafka on {', '.join(addresses)}, data in {data}, "
+            f"flush.mode={node.settings.flush_mode}",
+            file=sys.stderr,
+            flush=True,
+        )
