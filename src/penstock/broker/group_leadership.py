@@ -164,7 +164,7 @@ class GroupLeadership:
     async def _load(self, slot: _Slot) -> None:
         run = self._run
         try:
-            partition = await run.open_partition(slot.index)
+            partition = await run.open_partition(slot.topic_id, slot.index)
             if isinstance(partition, Refusal):
                 raise LoadFailed(partition.message)
             shard = GroupShard(run.config, run.rng)

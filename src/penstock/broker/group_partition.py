@@ -71,5 +71,5 @@ class LedPartition:
         return self._partition.log.read_bytes(offset, max_bytes)
 
 
-# Opens a partition of `__consumer_offsets` that is led here, by its number.
-OpenPartition = Callable[[int], Awaitable[CoordinatorPartition | Refusal]]
+# Opens a partition that is led here, by topic id and number.
+OpenPartition = Callable[[bytes, int], Awaitable[CoordinatorPartition | Refusal]]
