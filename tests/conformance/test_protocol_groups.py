@@ -20,15 +20,29 @@ from penstock.wire.generated.offset_fetch import OffsetFetchRequest
 from penstock.wire.generated.sync_group import SyncGroupRequest
 from tests.conformance.conftest import NewTopicFunction
 from tests.conformance.raw import RawConnection, topic_id_of
+from tests.waiting import eventually
 
 NOISE = bytes(range(256))
 # A subscription of the consumer protocol, by hand: version 0, one topic, no user data.
 SUBSCRIPTION = struct.pack(">hih1si", 0, 1, 1, b"t", -1)
 
 
+NOT_YET = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+}
+
+
 @pytest.fixture
-def connection(bootstrap: str) -> Iterator[RawConnection]:
+def connection(bootstrap: str, new_group: str) -> Iterator[RawConnection]:
+    """A connection to the coordinator of the test's group, which is ready."""
     with RawConnection(bootstrap) as opened:
+        for group in (new_group, "never-was", "unknown"):
+            find = FindCoordinatorRequest(key=group)
+            eventually(lambda f=find: opened.call(f, 3).error_code == 0, 30)
+            probe = HeartbeatRequest(group_id=group, generation_id=0, member_id="nobody")
+            eventually(lambda p=probe: opened.call(p, 4).error_code not in NOT_YET, 30)
         yield opened
 
 
