@@ -7,7 +7,7 @@ from penstock.wire.struct import Message
 from tests.wire.messages import ALL_CASES, Case, messages
 
 quick = settings(
-    max_examples=5,
+    max_examples=4,
     deadline=None,
     derandomize=True,
     database=None,
