@@ -27,7 +27,7 @@ does not say *at start*, while the broker runs (`penstock config alter`, or any 
 not exist is refused, with the one that was probably meant.
 
 Sizes take units (`512MiB`, `1GB`), durations too (`500ms`, `7d`); a bare number counts bytes or milliseconds. In
-TOML a name that begins with another one needs quotes: `"max.connections.per.ip" = 100` beside `max.connections = 5000`.
+TOML a name that begins with another one needs quotes: `"max.connections.per.ip" = 9` beside `max.connections = 99`.
 
 *Changes*: **at start** = file or command line only; **per broker** and **cluster-wide** = also while running, the
 latter for all brokers at once. *No effect*: accepted so that a Kafka configuration can be carried over; the reason is
