@@ -98,7 +98,7 @@ class World:
         elif response in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             client.member_id = ""
 
-    # -- what clients do ----------------------------------------------------------------------------------------------
+    # -- what clients do --------------------------------------------------------------------------------------------
 
     def join(self, client: Client, choice: int) -> None:
         protocols = PROTOCOLS[choice % 3 if choice < 6 else 0]
@@ -156,7 +156,7 @@ class World:
         waiter = self.new_waiter(client)
         self.apply(self.shard.decide_delete_groups([client.group_id], waiter, self.now))
 
-    # -- what befalls them --------------------------------------------------------------------------------------------
+    # -- what befalls them ------------------------------------------------------------------------------------------
 
     def advance(self, client: Client, choice: int) -> None:
         self.pass_time((100, 1_000, 2_999, 3_000, 5_000, 8_000, 12_000, 40_000)[choice])
@@ -186,7 +186,7 @@ class World:
             shard.replay(*decode_group_record(key, value))
         return shard
 
-    # -- what must hold -----------------------------------------------------------------------------------------------
+    # -- what must hold ---------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         parked = []
