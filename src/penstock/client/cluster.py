@@ -1,8 +1,8 @@
 """The cluster as a client sees it: connections by broker, metadata kept fresh, coordinators found.
 
 Hard rules:
-- At most one connection per broker and lane. Data (produce, fetch) has a lane of its own, because a parked fetch
-  holds up whatever is sent behind it.
+- At most one connection per broker and lane. Data (produce, fetch) and group membership have lanes of their own,
+  because a parked fetch or join holds up whatever is sent behind it.
 - One metadata request at a time; whoever needs newer metadata waits for the one under way or starts it.
 - When no known broker answers, the bootstrap addresses are tried again. (KIP-899)
 """
@@ -33,7 +33,7 @@ from penstock.wire.struct import ApiMessage
 
 log = logging.getLogger("penstock.client")
 
-Lane = Literal["control", "data"]
+Lane = Literal["control", "data", "group"]
 R = TypeVar("R", bound=ApiMessage)
 _Key = tuple[int, Lane]
 _BOOTSTRAP = -1000
@@ -350,17 +350,25 @@ class Cluster:
         request: ApiMessage,
         response_type: type[R],
         *,
+        lane: Lane = "control",
         timeout_ms: float | None = None,
         max_version: int | None = None,
     ) -> R:
         """One attempt; a lost connection makes the next one look for the coordinator again."""
         node_id = await self.coordinator(group)
         try:
-            return await self.call(node_id, request, response_type, timeout_ms=timeout_ms, max_version=max_version)
+            return await self.call(
+                node_id, request, response_type, lane=lane, timeout_ms=timeout_ms, max_version=max_version
+            )
         except ClientError as error:
             if not isinstance(error, BrokerError):
                 self.forget_coordinator(group)
             raise
+
+    def close_lane(self, lane: Lane) -> None:
+        """Closes the connections of one lane, with whatever is parked on them."""
+        for key in [key for key in self._connections if key[1] == lane]:
+            self._connections.pop(key).close()
 
     def check_coordinator(self, group: str, code: int) -> None:
         """Forgets a coordinator that says it is none."""

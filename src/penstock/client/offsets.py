@@ -1,0 +1,101 @@
+"""Looking up offsets: the start, the end, or by time, from the leaders of the partitions."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from penstock.client.cluster import Cluster
+from penstock.client.errors import ClientError, TopicError, broker_error
+from penstock.client.metadata import NO_LEADER
+from penstock.client.retry import retry
+from penstock.client.types import OffsetAndTimestamp, TopicPartition
+from penstock.model.errors import ErrorCode
+from penstock.wire.generated.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
+
+async def list_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0, timeout_ms: float = 30_000
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """The first offset whose timestamp is at least the wanted one; offset −1 where there is none.
+
+    The wanted timestamp may be `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`. Partitions that failed are asked again
+    until the time is over.
+    """
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+
+    async def attempt() -> dict[TopicPartition, OffsetAndTimestamp]:
+        missing = {tp: timestamp for tp, timestamp in wanted.items() if tp not in found}
+        by_leader = await group_by_leader(cluster, missing)
+        results = await asyncio.gather(
+            *(
+                _ask(cluster, node_id, {tp: missing[tp] for tp in partitions}, isolation_level, found)
+                for node_id, partitions in by_leader.items()
+            ),
+            return_exceptions=True,
+        )
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if errors:
+            cluster.request_refresh()
+            raise errors[0]
+        return found
+
+    return await retry(attempt, cluster.options, timeout_ms)
+
+
+async def group_by_leader(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    """Partitions by the broker that leads them; raises a retriable error where none is known."""
+    wanted = list(partitions)
+    if any(cluster.metadata.leader_of(*tp) == NO_LEADER for tp in wanted):
+        cluster.interest.update(tp.topic for tp in wanted)
+        await cluster.refresh()
+    by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+    for tp in wanted:
+        leader = cluster.metadata.leader_of(*tp)
+        if leader == NO_LEADER:
+            raise _no_leader(cluster, tp)
+        by_leader[leader].append(tp)
+    return by_leader
+
+
+def _no_leader(cluster: Cluster, tp: TopicPartition) -> TopicError:
+    topic = cluster.metadata.topics.get(tp.topic)
+    if topic is None or not topic.partitions:
+        return TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {tp.topic!r} does not exist")
+    if tp.partition not in topic.partitions:
+        return TopicError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic {tp.topic!r} has {topic.partition_count} partitions, no partition {tp.partition}",
+        )
+    return TopicError(ErrorCode.LEADER_NOT_AVAILABLE, what=str(tp))
+
+
+async def _ask(
+    cluster: Cluster,
+    node_id: int,
+    wanted: Mapping[TopicPartition, int],
+    isolation_level: int,
+    found: dict[TopicPartition, OffsetAndTimestamp],
+) -> None:
+    topics: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
+    for (topic, partition), timestamp in wanted.items():
+        topics[topic].append(ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=timestamp))
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation_level,
+        topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=p) for name, p in topics.items()],
+        timeout_ms=cluster.options.request_timeout_ms,
+    )
+    response = await cluster.call(node_id, request, ListOffsetsResponse)
+    failure: ClientError | None = None
+    for answered in response.topics:
+        for answer in answered.partitions:
+            tp = TopicPartition(answered.name, answer.partition_index)
+            if answer.error_code:
+                failure = broker_error(answer.error_code, what=str(tp))
+            else:
+                found[tp] = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
+    if failure is not None:
+        raise failure
