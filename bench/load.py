@@ -66,7 +66,7 @@ def make_batch(record_bytes: int, batch_bytes: int) -> bytes:
     value = os.urandom(record_bytes)
     count = max(1, batch_bytes // (record_bytes + 8))
     now_ms = time.time_ns() // 1_000_000
-    return bytes(build_batch([(None, value, [], now_ms)] * count))
+    return bytes(build_batch([(None, value)] * count, timestamp_ms=now_ms))
 
 
 def produce_request(topic: str, partition: int, batch: bytes, acks: int) -> Any:
