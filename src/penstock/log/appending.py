@@ -17,6 +17,7 @@ from penstock.log.sync import NO_SPACE_ERRORS
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Buffer
 from penstock.records.batch import (
+    NO_LEADER_EPOCH,
     TRANSACTIONAL_BIT,
     BatchHeader,
     CorruptBatch,
@@ -51,6 +52,8 @@ def append_checked(
     base_offset = log.end_offset
     last_offset = base_offset + header.last_offset_delta
     max_timestamp = header.max_timestamp
+    if leader_epoch < log.leader_epochs.latest:
+        return _refuse_epoch(log, leader_epoch)
     segment = log.active
     if segment is None or _must_roll(segment, size, last_offset, max_timestamp, now_ms, config):
         made = _next_segment(log, segment, size, now_ms)
@@ -88,6 +91,14 @@ def _note_producer(log: "PartitionLog", header: BatchHeader, base_offset: int, l
     log.producers.replay_data(header.producer_id, header.producer_epoch, batch, transactional=transactional)
 
 
+def _refuse_epoch(log: "PartitionLog", leader_epoch: int) -> Refusal:
+    """Epochs never go back within a log; recovery relies on it."""
+    return Refusal(
+        ErrorCode.FENCED_LEADER_EPOCH,
+        f"{log.name} has batches of leader epoch {log.leader_epochs.latest}, epoch {leader_epoch} is over",
+    )
+
+
 def request_sync(log: "PartitionLog", config: LogConfig) -> None:
     """Asks for what `flush.mode` promises. Without a running group commit the owner calls `flush`."""
     commit = log.directory.commit
@@ -106,6 +117,8 @@ def append_batches(
     log: "PartitionLog", data: bytearray | memoryview, leader_epoch: int, now_ms: int
 ) -> AppendResult | Refusal:
     """Appends batches built by this broker: several at once, control batches allowed. Offsets are assigned here."""
+    if leader_epoch < log.leader_epochs.latest:
+        return _refuse_epoch(log, leader_epoch)
     batches = []
     offset = log.end_offset
     try:
@@ -125,6 +138,7 @@ def append_followed(log: "PartitionLog", data: Buffer) -> AppendResult | Refusal
     """Appends batches as a leader sent them. A batch cut off at the end, as Fetch may deliver, is left out."""
     batches = []
     next_offset = log.end_offset
+    epoch = log.leader_epochs.latest
     try:
         for pos, header in iter_headers(data):
             if header.base_offset < next_offset or header.last_offset_delta < 0:
@@ -134,8 +148,11 @@ def append_followed(log: "PartitionLog", data: Buffer) -> AppendResult | Refusal
                 )
             if not crc_is_valid(data, pos, header):
                 return Refusal(ErrorCode.CORRUPT_MESSAGE, f"CRC mismatch in the batch at offset {header.base_offset}")
+            if header.partition_leader_epoch < epoch and header.partition_leader_epoch != NO_LEADER_EPOCH:
+                return _refuse_epoch(log, header.partition_leader_epoch)
             batches.append((pos, header))
             next_offset = header.next_offset
+            epoch = max(epoch, header.partition_leader_epoch)
     except CorruptBatch as error:
         return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
     if not batches:

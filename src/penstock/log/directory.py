@@ -93,7 +93,7 @@ class LogDirectory:
 
     def load(self) -> None:
         """Blocking. Reads the checkpoints and lists the partitions; opens none of them."""
-        self.disk.make_dirs(self.path)
+        self._create()
         names = self.disk.list_dir(self.path)
         self.was_clean = CLEAN_SHUTDOWN_FILE in names
         if self.was_clean:
@@ -107,6 +107,17 @@ class LogDirectory:
         for name in names:
             if name.endswith("-delete"):
                 self.disk.remove_tree(f"{self.path}/{name}")
+
+    def _create(self) -> None:
+        """The directory and those above it, durably: a log is no safer than the path to it."""
+        missing = []
+        path = self.path
+        while path and not self.disk.exists(path):
+            missing.append(path)
+            path = path.rpartition("/")[0]
+        self.disk.make_dirs(self.path)
+        for created in missing:
+            self.disk.sync_dir(created.rpartition("/")[0] or ("/" if created.startswith("/") else "."))
 
     def start(self, loop: asyncio.AbstractEventLoop, pool: Executor | None, sync_workers: int = 4) -> None:
         """From now on appends request their syncs, and files are deleted, through this loop and pool."""

@@ -336,16 +336,24 @@ class PartitionLog:
             self.leader_epochs.truncate_from_start(offset)
         delete_segments_below(self, self.log_start_offset)
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int) -> Refusal | None:
         """Removes everything at and behind `offset`. Called on the loop; blocks for a few file operations."""
-        if offset < self.end_offset or offset < self.synced_end_offset:
-            truncate_log(self, offset)
-        else:
+        if offset >= self.end_offset:
             self.leader_epochs.truncate_to(offset)
+            return self.offline
+        return self._change_files(truncate_log, offset)
 
-    def truncate_full_and_start_at(self, offset: int) -> None:
+    def truncate_full_and_start_at(self, offset: int) -> Refusal | None:
         """Forgets everything; the next record gets `offset`. Called on the loop; blocks for a few file operations."""
-        truncate_fully(self, offset)
+        return self._change_files(truncate_fully, offset)
+
+    def _change_files(self, change: Callable[["PartitionLog", int], None], offset: int) -> Refusal | None:
+        if self._read_refusal() is None:
+            try:
+                change(self, offset)
+            except OSError as error:
+                self.directory.fail(error)
+        return self.offline or (self.directory.refusal if self.directory.failure is not None else None)
 
     def expire_producers(self, now_ms: int) -> int:
         """Loop-safe. Forgets producers that were silent for `producer.id.expiration.ms`."""

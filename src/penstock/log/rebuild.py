@@ -39,7 +39,7 @@ def rebuild_segment(
     cache.forget(segment.path + ".index")
     segment.become_active()
     file = disk.open(segment.path + ".log", writable=False)
-    scan = SegmentScan(file, segment.size_bytes, next_offset)
+    scan = SegmentScan(file, segment.size_bytes, next_offset, epoch=epochs.latest)
     for batch in scan:
         header = batch.header
         if batch.position == 0:

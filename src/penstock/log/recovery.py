@@ -75,7 +75,7 @@ class LoadedLog:
         self.end_offset = end_offset
         self.synced_end_offset = end_offset
         self.size_bytes = sum(segment.size_bytes for segment in segments)
-        self.log_start_offset = min(max(start_offset, segments[0].base_offset if segments else 0), end_offset)
+        self.log_start_offset = max(start_offset, segments[0].base_offset if segments else 0)
         self.local_log_start_offset = self.log_start_offset
         self.leader_epochs = epochs
         self.producers = producers
@@ -98,7 +98,13 @@ def load_log(log: "PartitionLog") -> LoadedLog:
     loaded = _load_clean(log, segments, start_offset) if directory.was_clean else None
     if loaded is None:
         loaded = _Recovery(log, segments, start_offset).run()
+    if loaded.end_offset < start_offset:
+        _LOGGER.warning("%s ends at %d, below its start %d; it starts again there", log.name, loaded.end_offset, start_offset)
+        for segment in reversed(loaded.segments):
+            _remove_files(log, segment.base_offset)
+        return LoadedLog.empty(start_offset)
     loaded.leader_epochs.truncate_to(loaded.end_offset)
+    loaded.leader_epochs.truncate_from_start(loaded.log_start_offset)
     return loaded
 
 
@@ -243,6 +249,8 @@ class _Recovery:
         end_offset = self._walk(first, producers)
         self._remove_snapshots(self.segments[first].base_offset, end_offset)
         self._make_durable(self.segments[first:], end_offset)
+        if end_offset < self.recovery_point:
+            self.log.directory.checkpoints_urgent = True
         return LoadedLog(tuple(self.segments), self.start_offset, end_offset, self.epochs, producers)
 
     def _first_to_walk(self) -> int:

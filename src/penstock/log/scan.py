@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from penstock.model.ports import DiskFile
-from penstock.records.batch import HEADER, HEADER_BYTES, MAGIC, BatchHeader, crc_is_valid
+from penstock.records.batch import HEADER, HEADER_BYTES, MAGIC, NO_LEADER_EPOCH, BatchHeader, crc_is_valid
 
 _CHUNK_BYTES = 1 << 20
 
@@ -23,12 +23,16 @@ class ScannedBatch:
 class SegmentScan:
     """Blocking. Iterates over valid batches; afterwards `end_position` and `fault` say where and why it stopped."""
 
-    __slots__ = ("_file", "_next_offset", "_size", "end_position", "fault")
+    __slots__ = ("_epoch", "_file", "_next_offset", "_size", "end_position", "fault")
 
-    def __init__(self, file: DiskFile, size_bytes: int, next_offset: int, position: int = 0) -> None:
+    def __init__(
+        self, file: DiskFile, size_bytes: int, next_offset: int, position: int = 0, epoch: int = NO_LEADER_EPOCH
+    ) -> None:
         self._file = file
         self._size = size_bytes
         self._next_offset = next_offset
+        self._epoch = epoch
+        """Leader epochs never go back within a log: a batch that does is left over from before a truncation."""
         self.end_position = position
         """Everything before it is valid."""
         self.fault: str | None = None
@@ -58,6 +62,7 @@ class SegmentScan:
             batch = ScannedBatch(self.end_position, header, chunk, pos)
             self.end_position += header.size_bytes
             self._next_offset = header.next_offset
+            self._epoch = max(self._epoch, header.partition_leader_epoch)
             yield batch
 
     def _check_header(self, chunk: bytes, pos: int) -> BatchHeader | None:
@@ -73,4 +78,6 @@ class SegmentScan:
             self.fault = "the file ends within a batch"
         elif header.base_offset < self._next_offset:
             self.fault = f"offset {header.base_offset} follows {self._next_offset - 1}"
+        elif NO_LEADER_EPOCH < header.partition_leader_epoch < self._epoch:
+            self.fault = f"leader epoch {header.partition_leader_epoch} follows {self._epoch}"
         return header if self.fault is None else None

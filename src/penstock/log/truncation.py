@@ -1,8 +1,9 @@
 """Cutting the end off a log, as followers and the metadata quorum must after a change of leader.
 
 Rare, so it simply does its file operations where it is called (the loop). Plans that are under way see another
-generation afterwards and are discarded. The recovery point moves down with the end; because the checkpoint on
-disk may still be above it, the directory is told to rewrite it before anything is synced or closed again.
+generation afterwards and are discarded. The recovery point moves down with the end, and the checkpoint on disk must
+follow before a segment that was closed is written again: at once where segments go, otherwise before the active
+segment is closed or synced.
 """
 
 import contextlib
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from penstock.log.deletion import SEGMENT_SUFFIXES
 from penstock.log.offset_index import encode_entries
-from penstock.log.reading import locate
+from penstock.log.reading import locate, segment_holding
 from penstock.log.rebuild import rebuild_producers
+from penstock.log.scan import SegmentScan
 from penstock.log.segment import Segment
 from penstock.log.time_index import ENTRY_BYTES, decode_all, encode_entry
 from penstock.log.txn_index import read_aborted, write_aborted
@@ -32,18 +34,24 @@ def truncate_log(log: "PartitionLog", offset: int) -> None:
     if not log.segments or offset <= log.segments[0].base_offset:
         truncate_fully(log, offset)
         return
-    _begin(log)
     segments = list(log.segments)
-    while segments[-1].base_offset >= offset:
+    keep = segment_holding(segments, offset - 1) + 1
+    synced_end_offset = log.synced_end_offset
+    # The batch that holds `offset` goes as a whole, so only the start of its segment is a safe recovery point.
+    _begin(log, segments[keep - 1].base_offset, removes_segments=keep < len(segments))
+    while len(segments) > keep:
         _remove_segment(log, segments.pop())
+    _remove_snapshots_above(log, segments[-1].base_offset)
     log.segments = tuple(segments)
     active = log.active = segments[-1]
     end_offset = _truncate_segment(log, active, offset)
+    if end_offset < log.log_start_offset:  # what is left lies below the start, within a batch that went
+        truncate_fully(log, log.log_start_offset)
+        return
     log.end_offset = end_offset
-    log.synced_end_offset = min(log.synced_end_offset, end_offset)
+    log.synced_end_offset = min(synced_end_offset, end_offset)
     log.size_bytes = sum(segment.size_bytes for segment in segments)
     log.leader_epochs.truncate_to(end_offset)
-    _remove_snapshots_above(log, end_offset)
     if not log.producers.truncate(end_offset):
         log.producers = rebuild_producers(log.directory.disk, log.path, log.segments, end_offset)
     log.high_watermark = min(log.high_watermark, end_offset)
@@ -54,8 +62,9 @@ def truncate_fully(log: "PartitionLog", offset: int) -> None:
     """Nothing is left; the log starts again at `offset`."""
     from penstock.log.appending import create_first_segment
 
-    _begin(log)
-    for segment in log.segments:
+    if log.segments:
+        _begin(log, log.segments[0].base_offset, removes_segments=True)
+    for segment in reversed(log.segments):  # last first: whatever a crash leaves has no gap
         _remove_segment(log, segment)
     log.segments = ()
     log.active = None
@@ -69,10 +78,13 @@ def truncate_fully(log: "PartitionLog", offset: int) -> None:
     create_first_segment(log, offset, log.directory.clock.now_ms())
 
 
-def _begin(log: "PartitionLog") -> None:
+def _begin(log: "PartitionLog", recovery_point: int, *, removes_segments: bool) -> None:
     log.generation += 1
     log.clean_end_offset = -1
+    log.synced_end_offset = min(log.synced_end_offset, recovery_point)
     log.directory.checkpoints_urgent = True
+    if removes_segments:
+        log.directory.write_checkpoints()
 
 
 def _remove_segment(log: "PartitionLog", segment: Segment) -> None:
@@ -91,9 +103,11 @@ def _truncate_segment(log: "PartitionLog", segment: Segment, offset: int) -> int
     position = locate(segment, offset, directory.files, directory.cache)
     place_end = _end_offset_before(log, segment, position, offset)
     segment.flush_indexes(directory.disk, directory.cache)
-    directory.files.open(segment).truncate(position)
+    file = directory.files.open(segment)
+    file.truncate(position)
+    file.sync()  # what was below `offset` counts as synced, so what lay behind it must not come back
     segment.size_bytes = position
-    segment.dirty = True
+    segment.dirty = False
     segment.marks = None
     segment.is_full = False
     log.forget_closed(segment)
@@ -131,6 +145,12 @@ def _truncate_indexes(disk: Disk, segment: Segment, position: int, end_offset: i
     segment.bytes_since_index = position - (positions[-1] if keep else 0)
     segment.max_timestamp = last_timestamp
     segment.max_timestamp_offset = segment.base_offset + last_relative
+    # The index is sparse: batches behind its last entry may hold a larger timestamp.
+    file = disk.open(segment.path + ".log", writable=False)
+    for batch in SegmentScan(file, position, segment.base_offset, positions[-1] if keep else 0):
+        if batch.header.max_timestamp > segment.max_timestamp:
+            segment.max_timestamp = batch.header.max_timestamp
+            segment.max_timestamp_offset = batch.header.last_offset
 
 
 def _replace(disk: Disk, path: str, content: bytes) -> None:
@@ -149,3 +169,5 @@ def _remove_snapshots_above(log: "PartitionLog", offset: int) -> None:
     for name in disk.list_dir(log.path):
         if name.endswith(".snapshot") and int(name[: -len(".snapshot")]) > offset:
             disk.remove(f"{log.path}/{name}")
+    # If one came back after a crash, it would describe producers of a history that is gone.
+    disk.sync_dir(log.path)

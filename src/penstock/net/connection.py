@@ -21,7 +21,7 @@ from penstock.net.outbox import Outbox, Part
 log = logging.getLogger("penstock.net")
 
 _SIZE = struct.Struct(">i")
-_SCRATCH_BYTES = 256 * 1024
+_SCRATCH_BYTES = 64 * 1024  # what of a large frame arrives here is copied once more, so not larger
 # A frame that claims to be larger than this gets its memory as its bytes arrive, not on its word alone.
 _TRUSTED_BYTES = 4 * 1024 * 1024
 
@@ -181,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = len(beginning)
         self._frame_bytes = min(size, len(buffer))
         self._announced = size
-        buffer[: self._filled] = beginning
+        memoryview(buffer)[: self._filled] = beginning  # one copy; assigning to a bytearray slice makes two
 
     def _continue_partial(self, buffer: bytearray) -> None:
         if self._filled < self._frame_bytes:
@@ -202,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
         if larger is None:
             self.abort("its request does not fit into the memory for requests (queued.max.request.bytes)")
             return
-        larger[: self._filled] = memoryview(buffer)[: self._filled]
+        memoryview(larger)[: self._filled] = memoryview(buffer)[: self._filled]
         self._shared.memory.give_back(buffer)
         self._partial = larger
         self._frame_bytes = min(self._announced, len(larger))

@@ -53,7 +53,9 @@ async def _look_up(broker: "Broker", topic: str, asked: Asked, committed: bool) 
         return Told(asked.partition_index, 0, -1, end_offset, epoch)
     if asked.timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         start = log.log_start_offset if asked.timestamp == _EARLIEST else log.local_log_start_offset
-        return Told(asked.partition_index, 0, -1, start, log.leader_epochs.epoch_at(start) if start < end_offset else epoch)
+        return Told(
+            asked.partition_index, 0, -1, start, log.leader_epochs.epoch_at(start) if start < end_offset else epoch
+        )
     if asked.timestamp in (_LATEST_TIERED, _PENDING_UPLOAD):
         return Told(asked.partition_index, 0, -1, -1, -1)
     if asked.timestamp < 0 and asked.timestamp != _MAX_TIMESTAMP:
