@@ -91,9 +91,13 @@ class Broker:
         settings = self.settings
         return topic_log_config(TopicSettings.resolve(settings, self.image.topic_config(topic)), settings)
 
+    def directory_of(self, state: PartitionImage) -> LogDirectory:
+        """The log directory that a partition of this broker was assigned to."""
+        return self._directories.get(state.directory_of(self.node_id), self.logs.directories[0])
+
     def _open_log(self, topic: TopicImage, index: int, state: PartitionImage) -> PartitionLog:
-        directory = self._directories.get(state.directory_of(self.node_id))
-        return self.logs.open(topic.name, index, topic.id, self.log_config(topic.name), directory=directory)
+        config = self.log_config(topic.name)
+        return self.logs.open(topic.name, index, topic.id, config, directory=self.directory_of(state))
 
     async def _open_coordinator_partition(self, topic_id: bytes, index: int) -> LedPartition | Refusal:
         partition = await self.partitions.open(topic_id, index)
@@ -127,9 +131,8 @@ class Broker:
     def _delete_logs(self, topic: TopicImage) -> None:
         self.partitions.close_topic(topic)
         for index in range(len(topic.partitions)):
-            name = f"{topic.name}-{index}"
             opened = self.logs.get(topic.name, index)
             if opened is not None and opened.topic_id == topic.id:
                 self.logs.delete(opened)
-            elif opened is None and any(name in directory.on_disk for directory in self.logs.directories):
+            elif opened is None and self.logs.has_files(topic.name, index):
                 self.logs.delete(self.logs.open(topic.name, index, topic.id, LogConfig()))

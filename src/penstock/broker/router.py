@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.broker")
 
 _HEAD = struct.Struct(">hhih")
-_PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
+_PRODUCE, _FETCH, _METADATA, _API_VERSIONS = 0, 1, 3, 18
+_BOOTSTRAP = (_METADATA, _API_VERSIONS)
 
 Handler = Callable[["Broker", RequestContext, Any], Awaitable[Any]]
 
@@ -51,13 +52,14 @@ class HotHandler(Protocol):
 class ConnectionState:
     """What the router remembers of a connection between two requests."""
 
-    __slots__ = ("client_id", "client_id_bytes", "queue", "working")
+    __slots__ = ("client_id", "client_id_bytes", "queue", "reached_us", "working")
 
     def __init__(self) -> None:
         self.client_id: str | None = None
         self.client_id_bytes: bytes | None = None
         self.queue: deque[Callable[[], Awaitable[None]]] = deque()
         self.working = False
+        self.reached_us = False  # sent something beyond what a client sends to find its brokers
 
 
 class Router:
@@ -130,6 +132,9 @@ class Router:
             self._refuse_version(connection, context)
             return
         self.requests[api_key] = self.requests.get(api_key, 0) + 1
+        if not state.reached_us and api_key not in _BOOTSTRAP:
+            state.reached_us = True
+            self._broker.reachability.did_real_work(connection.peer_host)
         reply = connection.begin_reply(len(frame))
         hot = self._hot.get(api_key)
         if hot is not None:

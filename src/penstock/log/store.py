@@ -94,6 +94,11 @@ class LogStore:
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         return self._logs.get((topic, partition))
 
+    def has_files(self, topic: str, partition: int) -> bool:
+        """Whether a partition that nobody opened yet was found on disk."""
+        name = f"{topic}-{partition}"
+        return any(name in directory.on_disk for directory in self.directories)
+
     def logs(self) -> Iterator[PartitionLog]:
         return iter(self._logs.values())
 

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.broker.addresses import reachable_brokers
+from penstock.broker.addresses import Endpoint, reachable_brokers
 from penstock.broker.topic_creation import create_on_demand
 from penstock.controller.topic_names import check_topic_name
-from penstock.metadata.image import TopicImage
+from penstock.metadata.image import BrokerImage, TopicImage
 from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import ZERO_UUID
@@ -35,6 +35,8 @@ async def handle(broker: "Broker", context: "RequestContext", request: MetadataR
     else:
         topics = await _named_topics(broker, context, request, wanted)
     brokers = reachable_brokers(broker, context)
+    if wanted:
+        _note_told_address(broker, context, brokers)
     response = MetadataResponse(
         brokers=[
             MetadataResponse.MetadataResponseBroker(which.id, at.host, at.port, which.rack) for which, at in brokers
@@ -48,6 +50,15 @@ async def handle(broker: "Broker", context: "RequestContext", request: MetadataR
             context, ResourceType.CLUSTER, CLUSTER_NAME
         )
     return response
+
+
+def _note_told_address(
+    broker: "Broker", context: "RequestContext", brokers: list[tuple[BrokerImage, Endpoint]]
+) -> None:
+    """A client that wants topics will come back to the address it is told; if not, the log says so."""
+    for which, at in brokers:
+        if which.id == broker.node_id:
+            broker.reachability.told_address(context.client_host, f"{at.host}:{at.port}", broker.clock.monotonic())
 
 
 async def _all_topics(broker: "Broker", context: "RequestContext", request: MetadataRequest) -> AsyncIterator[Topic]:
