@@ -27,6 +27,8 @@ bench: $(STAMP)
 
 generate: $(STAMP)
 	$(BIN)/python -m penstock.wire.generate
+	$(BIN)/python -m penstock.wire.compatibility_page
+	$(BIN)/python -m penstock.metadata.settings_page
 
 $(VENV)/.installed-run: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,5 +1,7 @@
 """docs/compatibility.md, written from `served`: every API, its versions, what is not done and why."""
 
+from pathlib import Path
+
 from penstock.wire.apis import API_TABLE
 from penstock.wire.served import NOT_SERVED, SERVED
 
@@ -64,3 +66,12 @@ def _served_row(key: int) -> str:
 
 def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}–{last}"
+
+
+def main() -> None:
+    """Writes the page; `make generate` calls it from the root of the repository."""
+    Path("docs/compatibility.md").write_text(render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
