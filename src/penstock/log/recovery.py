@@ -99,7 +99,9 @@ def load_log(log: "PartitionLog") -> LoadedLog:
     if loaded is None:
         loaded = _Recovery(log, segments, start_offset).run()
     if loaded.end_offset < start_offset:
-        _LOGGER.warning("%s ends at %d, below its start %d; it starts again there", log.name, loaded.end_offset, start_offset)
+        _LOGGER.warning(
+            "%s ends at %d, below its start %d; it starts again there", log.name, loaded.end_offset, start_offset
+        )
         for segment in reversed(loaded.segments):
             _remove_files(log, segment.base_offset)
         return LoadedLog.empty(start_offset)
@@ -254,9 +256,9 @@ class _Recovery:
         return LoadedLog(tuple(self.segments), self.start_offset, end_offset, self.epochs, producers)
 
     def _first_to_walk(self) -> int:
-        """The segment that holds the recovery point; without one below it, the first."""
+        """The segment that holds the recovery point, or ends just there: then its indexes may not be synced yet."""
         at = 0
-        while at + 1 < len(self.segments) and self.segments[at + 1].base_offset <= self.recovery_point:
+        while at + 1 < len(self.segments) and self.segments[at + 1].base_offset < self.recovery_point:
             at += 1
         return at
 
@@ -271,11 +273,24 @@ class _Recovery:
         for _ in scan:
             pass
         file.close()
+        if scan.fault is not None and position > 0:
+            _LOGGER.warning("%s.index may be damaged; it is rebuilt", segment.path)
+            scan = self._rebuild_indexes(segment)
         if scan.fault is not None:
             raise CorruptSegment(segment.path + ".log", scan.end_position, scan.fault)
         if scan.next_offset > next_base:
             reason = f"it reaches offset {scan.next_offset}, but the next segment starts at {next_base}"
             raise CorruptSegment(segment.path + ".log", scan.end_position, reason)
+
+    def _rebuild_indexes(self, segment: Segment) -> SegmentScan:
+        cache = self.log.directory.cache
+        scan = rebuild_segment(
+            segment, segment.base_offset, LeaderEpochs(), ProducerStates(), self.disk, cache, self.log.config
+        )
+        segment.flush_indexes(self.disk, cache, complete=True)
+        segment.become_closed()
+        self._sync_files(segment)
+        return scan
 
     def _producers_before(self, first: int) -> ProducerStates:
         base_offset = self.segments[first].base_offset
@@ -300,6 +315,8 @@ class _Recovery:
             )
             next_offset = scan.next_offset
             if scan.fault is not None:
+                if index + 1 < len(self.segments) and self.segments[index + 1].base_offset <= self.recovery_point:
+                    raise CorruptSegment(segment.path + ".log", scan.end_position, scan.fault)
                 self._cut(segment, scan)
                 self._drop_behind(index, scan.fault)
                 break
@@ -350,12 +367,15 @@ class _Recovery:
     def _make_durable(self, walked: list[Segment], end_offset: int) -> None:
         """What survived in the page cache only must be on the disk before anybody relies on it."""
         for segment in walked:
-            for suffix in (".log", ".index", ".timeindex", ".txnindex"):
-                with contextlib.suppress(FileNotFoundError):
-                    file = self.disk.open(segment.path + suffix)
-                    file.sync()
-                    file.close()
+            self._sync_files(segment)
         self.epochs.truncate_to(end_offset)
         write_atomically(self.disk, f"{self.log.path}/{LEADER_EPOCH_FILE}", encode_epochs(self.epochs.entries()))
         self.disk.sync_dir(self.log.path)
         self.disk.sync_dir(self.log.directory.path)
+
+    def _sync_files(self, segment: Segment) -> None:
+        for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+            with contextlib.suppress(FileNotFoundError):
+                file = self.disk.open(segment.path + suffix)
+                file.sync()
+                file.close()
