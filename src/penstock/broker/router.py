@@ -184,7 +184,11 @@ class Router:
     async def _run(self, connection: Connection, reply: Reply, context: RequestContext, request: Any) -> None:
         handler = self._handlers.get(context.api_key) or self._load_handler(context.api_key)
         response = await handler(self._broker, context, request)
-        reply.send([encode_response_frame(context, response)])
+        try:
+            frame = encode_response_frame(context, response)
+        except WireError as error:
+            raise AssertionError(f"a response of this broker cannot be encoded: {error}") from error
+        reply.send([frame])
 
     def _load_handler(self, api_key: int) -> Handler:
         """Handlers are imported at first use: start-up pays only for what is asked of it."""

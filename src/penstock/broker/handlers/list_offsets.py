@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED, _PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 _READ_COMMITTED = 1
+_EPOCHS_FROM = 4
 
 Asked = ListOffsetsRequest.ListOffsetsPartition
 Told = ListOffsetsResponse.ListOffsetsPartitionResponse
@@ -33,6 +34,8 @@ async def handle(broker: "Broker", context: RequestContext, request: ListOffsets
         for asked in topic.partitions:
             if allowed:
                 told.append(await _look_up(broker, topic.name, asked, committed))
+                if context.api_version < _EPOCHS_FROM:
+                    told[-1].leader_epoch = -1
             else:
                 told.append(Told(asked.partition_index, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(topic.name, told))
