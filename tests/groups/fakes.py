@@ -100,6 +100,14 @@ def user_topic(name: str, partitions: int = 2) -> TopicImage:
     return TopicImage(name, name.encode().ljust(16, b"."), (state,) * partitions)
 
 
+class JumpingClock(SystemClock):
+    def __init__(self) -> None:
+        self.jumped_ms = 0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.jumped_ms / 1000
+
+
 class GroupWorld:
     """Make it inside a running loop."""
 
@@ -107,6 +115,7 @@ class GroupWorld:
         defaults: dict[str, Any] = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 1}
         given = {name.replace("_", "."): value for name, value in settings.items()}
         self.settings = BrokerSettings.from_mapping(defaults | given)
+        self.clock = JumpingClock()
         self.partitions = {index: FakePartition() for index in range(partitions)}
         self.topics: dict[str, TopicImage] = {"t": user_topic("t"), "u": user_topic("u")}
         self.image = image_with(*self.topics.values())
@@ -114,7 +123,7 @@ class GroupWorld:
         self.lead(offsets_topic(partitions))
 
     def _new_service(self) -> GroupService:
-        return GroupService(self.settings, NODE_ID, SystemClock(), SystemRng(), None, self._open)
+        return GroupService(self.settings, NODE_ID, self.clock, SystemRng(), None, self._open)
 
     async def _open(self, topic_id: bytes, index: int) -> FakePartition | Refusal:
         assert topic_id == OFFSETS_TOPIC_ID

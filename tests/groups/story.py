@@ -32,7 +32,15 @@ from penstock.wire.records import (
 )
 
 START_WALL_MS = 1_700_000_000_000
-_CONFIG = GroupConfig(min_session_timeout_ms=1_000, max_session_timeout_ms=600_000)
+CONFIG = GroupConfig(
+    min_session_timeout_ms=1_000,
+    max_session_timeout_ms=600_000,
+    initial_rebalance_delay_ms=3_000,
+    max_size=10_000,
+    offset_metadata_max_bytes=4_096,
+    offsets_retention_ms=7 * 86_400_000,
+    offsets_retention_check_interval_ms=600_000,
+)
 
 
 class CountingRng:
@@ -80,7 +88,7 @@ def parse_protocols(text: str, protocol_type: str) -> dict[str, bytes]:
 
 
 class Story:
-    def __init__(self, config: GroupConfig = _CONFIG) -> None:
+    def __init__(self, config: GroupConfig = CONFIG) -> None:
         self.config = config
         self.rng = CountingRng()
         self.shard = GroupShard(config, self.rng)

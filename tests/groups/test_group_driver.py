@@ -278,6 +278,27 @@ def test_sessions_end_on_the_loop() -> None:
     run(test)
 
 
+def test_members_are_heard_before_they_are_judged_after_a_stall() -> None:
+    async def test() -> None:
+        world = GroupWorld()
+        lives = await join_and_sync(world, "lives", session_ms=1_000)
+        await join_and_sync(world, "silent", session_ms=1_000)
+        world.clock.jumped_ms = 60_000  # as if the process had been stopped for a minute
+        world.service._wake()
+        request = HeartbeatRequest("lives", lives.generation_id, lives.member_id)
+        assert world.service.heartbeat(request) is ErrorCode.NONE
+
+        async def empty() -> list[str]:
+            _, groups = await world.service.list_groups(["Empty"], [])
+            return [group.group_id for group in groups]
+
+        assert await eventually_async(empty) == ["silent"]
+        assert world.service.heartbeat(request) is ErrorCode.NONE
+        world.service.stop()
+
+    run(test)
+
+
 def test_a_slow_log_is_not_waited_for_for_ever() -> None:
     async def test() -> None:
         world = GroupWorld(offsets_commit_timeout_ms=30)

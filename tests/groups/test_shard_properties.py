@@ -5,13 +5,13 @@ all that lasts. In the end nobody acts any more: every group must become empty a
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.groups.classic.group import ClassicGroup, GroupState
-from penstock.groups.config import GroupConfig
 from penstock.groups.decision import Decision, Now
 from penstock.groups.shard import GroupShard
 from penstock.model.errors import ErrorCode
@@ -22,7 +22,7 @@ from penstock.wire.generated.offset_commit import OffsetCommitRequest
 from penstock.wire.generated.records_group import GroupMetadataKey, GroupMetadataValue
 from penstock.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 from penstock.wire.records import decode_group_record, encode_coordinator_key, encode_coordinator_value
-from tests.groups.story import CountingRng, subscription
+from tests.groups.story import CONFIG, CountingRng, subscription
 
 PROTOCOLS = [{"range": subscription("t")}, {"sticky": b"s", "range": subscription("t,u")}, {"range": b"!"}]
 
@@ -39,7 +39,8 @@ class Client:
 
 class World:
     def __init__(self, delay_ms: int) -> None:
-        self.config = GroupConfig(
+        self.config = replace(
+            CONFIG,
             min_session_timeout_ms=1,
             initial_rebalance_delay_ms=delay_ms,
             max_size=4,

@@ -34,6 +34,7 @@ from penstock.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetch
 from penstock.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _TIMEOUTS_PER_WAKE = 200  # then others get their turn on the loop
+_STALL_MS = 500
 
 Decide = Callable[[GroupShard, "asyncio.Future[Any]", Now], Decision]
 DescribedGroup = DescribeGroupsResponse.DescribedGroup
@@ -80,6 +81,7 @@ class GroupService:
         self._topic: TopicImage | None = None
         self._wake_ms: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._stalled = False
 
     def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Called with every published image, in order."""
@@ -231,8 +233,14 @@ class GroupService:
         self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
 
     def _wake(self) -> None:
-        self._timer = self._wake_ms = None
         now = self._run.now()
+        due_ms, self._timer, self._wake_ms = self._wake_ms, None, None
+        if due_ms is not None and now.steady_ms - due_ms > _STALL_MS and not self._stalled:
+            # The process stood still. Heartbeats may lie unread in the sockets: hear them before judging anybody.
+            self._stalled = True
+            self._wake_at(now.steady_ms + _STALL_MS)
+            return
+        self._stalled = False
         budget = _TIMEOUTS_PER_WAKE
         for led in list(self._leadership.active.values()):
             led.expire_held(now)

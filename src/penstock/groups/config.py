@@ -3,18 +3,20 @@
 from dataclasses import dataclass
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, frozen=True, kw_only=True)
 class GroupConfig:
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
-    max_size: int = 10_000
+    """Fields with a default are not settings."""
+
+    min_session_timeout_ms: int
+    max_session_timeout_ms: int
+    initial_rebalance_delay_ms: int
+    max_size: int
+    offset_metadata_max_bytes: int
+    offsets_retention_ms: int
+    offsets_retention_check_interval_ms: int
     # A JoinGroup of a new member is parked no longer than this: its client may be gone, and a parked socket does
     # not tell. Kafka has it as a constant too.
     new_member_join_timeout_ms: int = 300_000
     # Member ids handed out (MEMBER_ID_REQUIRED) and not used yet, per shard: clients that never come back cost
     # memory until their session ends, so there is an end to it.
     max_pending_members: int = 50_000
-    offset_metadata_max_bytes: int = 4_096
-    offsets_retention_ms: int = 7 * 86_400_000
-    offsets_retention_check_interval_ms: int = 600_000

@@ -65,7 +65,7 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
     group_initial_rebalance_delay_ms: Annotated[
         int, Int("How long a new group waits for further members before its first assignment.", at_least=0)
     ] = 3_000
-    group_max_size: Annotated[int, Int("Members of one group.", at_least=1)] = INT_MAX
+    group_max_size: Annotated[int, Int("Members of one group.", at_least=1, kafka_default=str(INT_MAX))] = 10_000
     group_coordinator_rebalance_protocols: Annotated[
         tuple[str, ...],
         List("Group protocols served.", choices=("classic",), kafka_default="classic,consumer,streams"),
