@@ -1,17 +1,6 @@
 """Who is asking, over which connection, in which version: handed to every handler."""
 
-from typing import NamedTuple
-
-
-class Principal(NamedTuple):
-    kind: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.name}"
-
-
-ANONYMOUS = Principal("User", "ANONYMOUS")
+from penstock.security.verdicts import ANONYMOUS, Principal
 
 
 class RequestContext:

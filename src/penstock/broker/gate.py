@@ -6,13 +6,15 @@ With security off the gate is there and allows all; it is never bolted on later.
 from penstock.broker.context import RequestContext
 from penstock.security.verdicts import CLUSTER_NAME, SUPPORTED_OPERATIONS, Authorizer, Operation, ResourceType
 
+_TOPIC = ResourceType.TOPIC
+
 
 class Gate:
     def __init__(self, authorizer: Authorizer) -> None:
-        self._authorizer = authorizer
+        self._verdict = authorizer.allows
 
     def allows_topic(self, context: RequestContext, operation: Operation, name: str) -> bool:
-        return self._allows(context, operation, ResourceType.TOPIC, name)
+        return self._verdict(context.principal, context.client_host, operation, _TOPIC, name)
 
     def allows_group(self, context: RequestContext, operation: Operation, name: str) -> bool:
         return self._allows(context, operation, ResourceType.GROUP, name)
@@ -29,4 +31,4 @@ class Gate:
         return bits
 
     def _allows(self, context: RequestContext, operation: Operation, resource: ResourceType, name: str) -> bool:
-        return self._authorizer.allows(str(context.principal), context.client_host, operation, resource, name)
+        return self._verdict(context.principal, context.client_host, operation, resource, name)

@@ -24,7 +24,7 @@ OpenLog = Callable[[TopicImage, int, PartitionImage], PartitionLog]
 _UNKNOWN_TOPIC = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "this broker does not host that topic or partition")
 _UNKNOWN_ID = Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "this broker does not know that topic id")
 _NOT_LEADER = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is not the leader of that partition")
-_NOT_OPEN = Refusal(ErrorCode.LEADER_NOT_AVAILABLE, "the partition is still being opened")
+NOT_OPEN = Refusal(ErrorCode.LEADER_NOT_AVAILABLE, "the partition is still being opened")
 
 
 class PartitionTable:
@@ -53,12 +53,19 @@ class PartitionTable:
         """The open partition, or why there is none here."""
         return self._open.get((topic, index)) or self._refusal(topic, index)
 
+    def find_all(self, topics: Sequence[tuple[TopicKey, Sequence[Any]]]) -> list[Partition | Refusal]:
+        """`find` for every part of a request, in its order. Each part begins with its index."""
+        opened = self._open
+        return [
+            opened.get((topic, part[0])) or self._refusal(topic, part[0]) for topic, parts in topics for part in parts
+        ]
+
     def any_closed(self, topics: Sequence[tuple[TopicKey, Sequence[Any]]]) -> bool:
         """Whether a request names a partition that is led here but not open. Each part begins with its index."""
         opened = self._open
         for topic, parts in topics:
             for part in parts:
-                if (topic, part[0]) not in opened and self._refusal(topic, part[0]) is _NOT_OPEN:
+                if (topic, part[0]) not in opened and self._refusal(topic, part[0]) is NOT_OPEN:
                     return True
         return False
 
@@ -70,7 +77,7 @@ class PartitionTable:
             return _UNKNOWN_TOPIC
         if partition.leader != self._node_id:
             return _NOT_LEADER
-        return self._offline.get((known.id, index), _NOT_OPEN)
+        return self._offline.get((known.id, index), NOT_OPEN)
 
     def _lookup(self, topic: TopicKey, index: int) -> tuple[TopicImage | None, PartitionImage | None]:
         image = self._image()
@@ -81,7 +88,7 @@ class PartitionTable:
 
     async def open(self, topic: TopicKey, index: int) -> Partition | Refusal:
         found = self.find(topic, index)
-        if found is not _NOT_OPEN:
+        if found is not NOT_OPEN:
             return found
         known, state = self._lookup(topic, index)
         assert known is not None

@@ -4,7 +4,7 @@ The common case looks only at the header and the CRC. Records are decoded only w
 another codec than the producer chose, or a compacted topic that needs keys. A refusal is a value.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
@@ -29,6 +29,7 @@ from penstock.records.compression import Codec
 from penstock.records.reader import read_records
 
 MAX_CODEC = int(Codec.ZSTD)
+_make: Any = tuple.__new__  # a named tuple without its Python-level constructor
 
 
 class PreparedBatch(NamedTuple):
@@ -43,7 +44,7 @@ def check_client_batch(data: bytearray | memoryview, config: LogConfig, now_ms: 
     size = len(data)
     if size < HEADER_BYTES:
         return Refusal(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are too few for a record batch")
-    header = BatchHeader._make(HEADER.unpack_from(data))
+    header: BatchHeader = _make(BatchHeader, HEADER.unpack_from(data))
     (
         _,
         length,

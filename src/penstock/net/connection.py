@@ -78,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self.inflight_bytes = 0
         self._shared = shared
         self._handler = handler
+        self._handle_frame = handler.frame_received
         self._pending: deque[Reply] = deque()
         self._head = b""
         self._partial: bytearray | None = None
@@ -167,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
             if position > end:
                 self._begin_partial(size, data[start:])
                 return
-            self._handler.frame_received(self, data[start:position])
+            self._handle_frame(self, data[start:position])
 
     def _begin_partial(self, size: int, beginning: memoryview) -> None:
         buffer = self._shared.memory.take(min(size, _TRUSTED_BYTES))
@@ -191,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         # The handler runs before the buffer is given back: the frame is a view of it.
         self._partial = None
-        self._handler.frame_received(self, memoryview(buffer)[: self._frame_bytes])
+        self._handle_frame(self, memoryview(buffer)[: self._frame_bytes])
         self._shared.memory.give_back(buffer)
         if self._must_wait():
             self._pause_reading()

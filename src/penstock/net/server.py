@@ -32,6 +32,7 @@ class Server:
         self.shared = SharedState(limits)
         self.refused_connections = 0
         self._handler = handler
+        self.frame_received = handler.frame_received  # straight through: every call on the way costs each request
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, _Watch] = {}
         self._per_address: Counter[str] = Counter()
@@ -92,9 +93,6 @@ class Server:
             connection.abort(refusal)
             return
         self._handler.connection_opened(connection)
-
-    def frame_received(self, connection: Connection, frame: memoryview) -> None:
-        self._handler.frame_received(connection, frame)
 
     def connection_closed(self, connection: Connection) -> None:
         if self._connections.pop(connection, None) is None:

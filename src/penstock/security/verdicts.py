@@ -5,7 +5,18 @@ authoriser with rules takes its place without any handler changing.
 """
 
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+
+class Principal(NamedTuple):
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+ANONYMOUS = Principal("User", "ANONYMOUS")
 
 
 class Operation(IntEnum):
@@ -68,11 +79,15 @@ SUPPORTED_OPERATIONS: dict[ResourceType, tuple[Operation, ...]] = {
 
 
 class Authorizer(Protocol):
-    def allows(self, principal: str, host: str, operation: Operation, resource: ResourceType, name: str) -> bool: ...
+    def allows(
+        self, principal: Principal, host: str, operation: Operation, resource: ResourceType, name: str
+    ) -> bool: ...
 
 
 class AllowAll:
     """Security is off: the question is asked and the answer is yes."""
 
-    def allows(self, principal: str, host: str, operation: Operation, resource: ResourceType, name: str) -> bool:
+    def allows(
+        self, principal: Principal, host: str, operation: Operation, resource: ResourceType, name: str
+    ) -> bool:
         return True

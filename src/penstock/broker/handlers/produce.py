@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.context import RequestContext
+from penstock.broker.partitions import NOT_OPEN
 from penstock.log.appending import AppendResult
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.net.connection import Connection, Reply
@@ -31,6 +32,7 @@ Results = list[tuple[TopicKey, list[PartitionResult]]]
 Wait = tuple[Partition, int, list[PartitionResult], int]
 
 _NO_TRANSACTIONS = Refusal(ErrorCode.INVALID_REQUEST, "transactions are not served by this release of Penstock")
+_WRITE = Operation.WRITE
 _BAD_ACKS = Refusal(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be 0, 1 or -1 (all)")
 
 
@@ -49,7 +51,8 @@ class ProduceHandler:
     ) -> bool:
         """False: a partition has to be opened first, and nothing was appended; then `last` comes after `prepare`."""
         transactional_id, acks, timeout_ms, topics = decode_produce(frame, position, context.api_version)
-        if not last and self._broker.partitions.any_closed(topics):
+        found = self._broker.partitions.find_all(topics)
+        if not last and NOT_OPEN in found:
             return False
         waits: list[Wait] = []
         if transactional_id is not None:
@@ -57,7 +60,7 @@ class ProduceHandler:
         elif not -1 <= acks <= 1:
             results = _refuse_all(topics, _BAD_ACKS)
         else:
-            results = self._append(context, topics, waits)
+            results = self._append(context, topics, found, waits)
         if acks == 0:
             _finish_unacknowledged(connection, reply, results)
         elif waits:
@@ -70,36 +73,32 @@ class ProduceHandler:
         topics = decode_produce(frame, position, context.api_version)[3]
         await self._broker.partitions.open_all([(key, index) for key, parts in topics for index, _ in parts])
 
-    def _append(self, context: RequestContext, topics: Topics, waits: list[Wait]) -> Results:
+    def _append(
+        self, context: RequestContext, topics: Topics, found: list[Partition | Refusal], waits: list[Wait]
+    ) -> Results:
         broker = self._broker
         now_ms = broker.clock.now_ms()
+        partitions = iter(found)
         results: Results = []
         for key, parts in topics:
             answers: list[PartitionResult] = []
             for index, records in parts:
-                found = broker.partitions.find(key, index)
-                if not isinstance(found, Partition):
-                    answers.append((index, found.code, -1, -1, -1, found.message))
+                partition = next(partitions)
+                if not isinstance(partition, Partition):
+                    answers.append((index, partition.code, -1, -1, -1, partition.message))
                     continue
-                if not broker.gate.allows_topic(context, Operation.WRITE, found.topic):
+                if not broker.gate.allows_topic(context, _WRITE, partition.topic):
                     answers.append((index, ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, -1, -1, None))
                     continue
-                appended = found.append(records, now_ms) if records is not None else _NO_RECORDS
+                appended = partition.append(records, now_ms) if records is not None else _NO_RECORDS
+                start_offset = partition.log.log_start_offset
                 if isinstance(appended, AppendResult):
-                    if appended.end_offset > found.high_watermark:
-                        waits.append((found, appended.end_offset, answers, len(answers)))
-                    answers.append(
-                        (
-                            index,
-                            0,
-                            appended.base_offset,
-                            appended.log_append_time_ms,
-                            found.log.log_start_offset,
-                            None,
-                        )
-                    )
+                    base_offset, end_offset, append_time_ms, *_ = appended
+                    if end_offset > partition.high_watermark:
+                        waits.append((partition, end_offset, answers, len(answers)))
+                    answers.append((index, 0, base_offset, append_time_ms, start_offset, None))
                 else:
-                    answers.append((index, appended.code, -1, -1, found.log.log_start_offset, appended.message))
+                    answers.append((index, appended.code, -1, -1, start_offset, appended.message))
             results.append((key, answers))
         return results
 
