@@ -41,6 +41,7 @@ class PartitionLog:
     __slots__ = (
         "_closed_unsynced",
         "_epochs_written",
+        "_plans_under_way",
         "_small_files",
         "active",
         "clean_end_offset",
@@ -110,6 +111,7 @@ class PartitionLog:
         """Closed segments with unsynced bytes or indexes."""
         self._small_files: list[tuple[str, bytes]] | None = None
         """Names and contents to write with the next sync."""
+        self._plans_under_way = 0
         self._epochs_written = 0
 
     if not TYPE_CHECKING:
@@ -171,7 +173,7 @@ class PartitionLog:
             self.high_watermark = min(self.high_watermark, loaded.end_offset)
             self.clean_end_offset = loaded.end_offset if loaded.was_clean else -1
             self.directory.forget_found(self.name)
-        self._epochs_written = self.leader_epochs.version
+        self._epochs_written = loaded.leader_epochs.version
         self.is_loaded = True
 
     # Appending ----------------------------------------------------------------------------------------------
@@ -383,10 +385,14 @@ class PartitionLog:
         if self.unsynced_names or plan.small_files:
             plan.directories = [self.path, self.directory.path] if self.unsynced_names else [self.path]
             self.unsynced_names = False
-        return plan if plan.segments or plan.small_files or plan.directories else None
+        if not plan.has_work and plan.end_offset <= self.synced_end_offset:
+            return None
+        self._plans_under_way += 1
+        return plan
 
     def complete_sync(self, plan: SyncPlan) -> None:
         """Loop-safe. Publishes what a plan has made durable and tells `on_synced`."""
+        self._plans_under_way -= 1
         if plan.no_space:
             self._take_back(plan)
             return
@@ -430,6 +436,11 @@ class PartitionLog:
         close_log(self)
 
     # For the modules of this room -----------------------------------------------------------------------------
+
+    @property
+    def has_unsynced_files(self) -> bool:
+        """Closed segments, snapshots or names still wait to become durable."""
+        return bool(self._small_files or self._closed_unsynced or self.unsynced_names or self._plans_under_way)
 
     def add_small_file(self, name: str, content: bytes) -> None:
         """Write this file with the next sync."""

@@ -23,6 +23,7 @@ from penstock.log.checkpoints import (
 from penstock.log.deletion import DELETED_SUFFIX, SEGMENT_SUFFIXES
 from penstock.log.epochs import LeaderEpochs
 from penstock.log.errors import CorruptSegment
+from penstock.log.producer_snapshot import encode_snapshot
 from penstock.log.producers import ProducerStates
 from penstock.log.rebuild import (
     SNAPSHOT_SUFFIX,
@@ -310,6 +311,7 @@ class _Recovery:
                 fault = f"the log ends at {next_offset}, but the next segment starts at {segment.base_offset}"
                 self._drop_behind(index - 1, fault)
                 break
+            self._write_snapshot(segment, producers)
             scan = rebuild_segment(
                 segment, next_offset, self.epochs, producers, self.disk, directory.cache, self.log.config
             )
@@ -327,6 +329,9 @@ class _Recovery:
         if active.offset_index is None:
             self._reopen(active)
         return next_offset
+
+    def _write_snapshot(self, segment: Segment, producers: ProducerStates) -> None:
+        write_atomically(self.disk, segment.path + SNAPSHOT_SUFFIX, encode_snapshot(producers))
 
     def _reopen(self, segment: Segment) -> None:
         """A segment that was closed is the last one now, because what followed was dropped."""

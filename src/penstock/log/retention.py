@@ -34,7 +34,12 @@ def expired_end_offset(log: "PartitionLog", now_ms: int) -> int:
 
 
 def delete_segments_below(log: "PartitionLog", start_offset: int) -> int:
-    """Hands segments that lie wholly below `start_offset` to deferred deletion; never the active one."""
+    """Hands segments that lie wholly below `start_offset` to deferred deletion; never the active one.
+
+    They wait until the producer snapshot that replaces them is durable; the next call takes them then.
+    """
+    if log.has_unsynced_files:
+        return 0
     segments = log.segments
     keep = 0
     while keep + 1 < len(segments) and segments[keep + 1].base_offset <= start_offset:

@@ -50,6 +50,10 @@ class SyncPlan:
         self.no_space = False
         """The disk was too full for the small files; nothing was synced, and the plan may be made again."""
 
+    @property
+    def has_work(self) -> bool:
+        return bool(self.segments or self.small_files or self.directories)
+
     def run(self, disk: Disk) -> None:
         """Blocking. Raises OSError when something could not be made durable: the log directory has failed then."""
         if not self._write_small_files(disk):
