@@ -20,6 +20,7 @@ from penstock.client.errors import (
     ConnectionFailed,
     TopicError,
     broker_error,
+    no_partition,
     raise_for,
 )
 from penstock.client.metadata import NO_LEADER, BrokerInfo, ClusterMetadata, TopicInfo
@@ -311,10 +312,7 @@ class Cluster:
             info = await self.topic(topic, timeout_ms)
             if partition not in info.partitions:
                 await self.refresh()
-                raise TopicError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic {topic!r} has {info.partition_count} partitions, no partition {partition}",
-                )
+                raise no_partition(topic, info.partition_count, partition)
             leader = self.metadata.leader_of(topic, partition)
             if leader == NO_LEADER:
                 await self.refresh()

@@ -80,7 +80,7 @@ class BrokerError(ClientError):
 
     def __init__(self, code: int, message: str | None = None, *, what: str = "") -> None:
         sentence = message or describe_error(code)
-        super().__init__(f"{what}: {sentence}" if what else sentence)
+        super().__init__(f"{what}: {sentence}" if what and what not in sentence else sentence)
         self.code = code
         self.name = ErrorCode(code).name if code in ErrorCode._value2member_map_ else f"ERROR_{code}"
         self.retriable = self.name != f"ERROR_{code}" and ErrorCode(code).retriable
@@ -225,3 +225,10 @@ def raise_for(code: int, message: str | None = None, *, what: str = "") -> None:
     """Raises unless the code says that all is well."""
     if code != ErrorCode.NONE:
         raise broker_error(code, message, what=what)
+
+
+def no_partition(topic: str, partition_count: int, partition: int) -> TopicError:
+    return TopicError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"topic {topic!r} has {partition_count} partitions, no partition {partition}",
+    )

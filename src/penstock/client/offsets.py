@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from penstock.client.cluster import Cluster
-from penstock.client.errors import ClientError, TopicError, broker_error
+from penstock.client.errors import ClientError, TopicError, broker_error, no_partition
 from penstock.client.metadata import NO_LEADER
 from penstock.client.retry import retry
 from penstock.client.types import OffsetAndTimestamp, TopicPartition
@@ -65,10 +65,7 @@ def _no_leader(cluster: Cluster, tp: TopicPartition) -> TopicError:
     if topic is None or not topic.partitions:
         return TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {tp.topic!r} does not exist")
     if tp.partition not in topic.partitions:
-        return TopicError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {tp.topic!r} has {topic.partition_count} partitions, no partition {tp.partition}",
-        )
+        return no_partition(tp.topic, topic.partition_count, tp.partition)
     return TopicError(ErrorCode.LEADER_NOT_AVAILABLE, what=str(tp))
 
 

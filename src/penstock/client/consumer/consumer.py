@@ -367,6 +367,10 @@ class Consumer:
         exact = self._commits.positions() if offsets is None else _as_offsets(offsets)
         await self._commits.commit(exact, self._connection_options.request_timeout_ms)
 
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What `commit` would commit: the next offset of every partition that has a position."""
+        return self._commits.positions()
+
     async def committed(self, *partitions: Partition) -> dict[TopicPartition, OffsetAndMetadata]:
         """The group's committed offsets (of the assigned partitions if none are named); only those there are."""
         if self._group is None:

@@ -8,9 +8,9 @@ from collections import deque
 from dataclasses import dataclass
 
 from penstock.client.errors import BufferFull, Closed
-from penstock.client.producer.batch import ProducerBatch
+from penstock.client.producer.batch import Delivery, ProducerBatch
 from penstock.client.producer.queue import PartitionQueue
-from penstock.client.types import Headers, RecordMetadata
+from penstock.client.types import Headers
 from penstock.model.ids import TopicPartition
 
 
@@ -49,7 +49,7 @@ class Accumulator:
         headers: Headers,
         timestamp_ms: int,
         size_bytes: int,
-        future: "asyncio.Future[RecordMetadata]",
+        future: Delivery,
     ) -> tuple[ProducerBatch | None, bool]:
         """Adds a record; returns the batch if it was just opened, and whether another one was filled by this."""
         queue = self.queues.get((topic, partition))

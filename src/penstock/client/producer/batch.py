@@ -7,6 +7,7 @@ when it is known that the broker did not write it.
 
 import asyncio
 import struct
+from typing import Protocol
 
 from penstock.client.errors import ClientError
 from penstock.client.producer.encoding import encode_record
@@ -18,6 +19,18 @@ from penstock.records.reader import read_records
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_POSITION = 43
 RECORD_OVERHEAD_BYTES = 21
+
+
+class Delivery(Protocol):
+    """What `send` gives its caller: an asyncio future, or something else that can be resolved once."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: RecordMetadata, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+    def exception(self) -> BaseException | None: ...
 
 
 class ProducerBatch:
@@ -37,6 +50,7 @@ class ProducerBatch:
         "size_bytes",
         "timestamps",
         "topic",
+        "waiters",
     )
 
     def __init__(self, topic: str, partition: int, created_at: float, deadline: float) -> None:
@@ -46,7 +60,8 @@ class ProducerBatch:
         self.deadline = deadline
         self.parts: list[bytes] = []
         self.timestamps: list[int] = []
-        self.futures: list[asyncio.Future[RecordMetadata]] = []
+        self.futures: list[Delivery] = []
+        self.waiters: list[asyncio.Future[None]] = []
         self.size_bytes = HEADER_BYTES
         self.data: bytearray | None = None
         self.producer_id = -1
@@ -66,7 +81,7 @@ class ProducerBatch:
         value: bytes | None,
         headers: Headers,
         timestamp_ms: int,
-        future: "asyncio.Future[RecordMetadata]",
+        future: Delivery,
     ) -> None:
         timestamps = self.timestamps
         base = timestamps[0] if timestamps else timestamp_ms
@@ -106,6 +121,7 @@ class ProducerBatch:
                 future.set_result(RecordMetadata(topic, partition, offset, stamp))
             if base_offset >= 0:
                 offset += 1
+        self._wake_waiters()
 
     def fail(self, error: ClientError) -> None:
         self.done = True
@@ -113,6 +129,12 @@ class ProducerBatch:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # the sender logs once per batch; a warning per record would drown it
+        self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def split(self, codec: int) -> list["ProducerBatch"]:
         """Two halves, covering the same sequence numbers; for a batch that the broker finds too large."""
@@ -129,4 +151,5 @@ class ProducerBatch:
             if self.sequence >= 0:
                 half.stamp(self.producer_id, self.epoch, (self.sequence + start) & 0x7FFFFFFF)
             halves.append(half)
+        halves[-1].waiters = self.waiters  # halves leave in order, so the last one speaks for both
         return halves

@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Literal, Self, Unpack
 
 from penstock.client.cluster import Cluster
-from penstock.client.errors import Closed, RecordRefused, TopicError, UsageError
+from penstock.client.errors import Closed, RecordRefused, UsageError, no_partition
 from penstock.client.options import ConnectionArguments, ConnectionOptions
 from penstock.client.partitioner import StickyPartitioner, partition_for_key
 from penstock.client.producer.accumulator import Accumulator, ProducerOptions
-from penstock.client.producer.batch import RECORD_OVERHEAD_BYTES
+from penstock.client.producer.batch import RECORD_OVERHEAD_BYTES, Delivery
 from penstock.client.producer.sender import Sender
 from penstock.client.types import NO_HEADERS, Headers, RecordMetadata
 from penstock.model.errors import ErrorCode
@@ -131,46 +131,75 @@ class Producer:
         Waits only for the topic to be known and for room in the buffer. Text is encoded as UTF-8. A value of None
         is a tombstone: it deletes its key from a compacted topic.
         """
+        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
+        filled = self.try_send(topic, value, key, headers, partition, timestamp_ms, future)
+        while filled is None:
+            await self.make_ready(topic, value, key)
+            filled = self.try_send(topic, value, key, headers, partition, timestamp_ms, future)
+        if filled:
+            await asyncio.sleep(0)  # a tight loop of sends must let the batches out
+        return future
+
+    def try_send(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        delivery: Delivery,
+    ) -> bool | None:
+        """Buffers a record if that needs no waiting; says whether a batch is full, or None if it has to wait."""
         cluster, accumulator = self._cluster, self._accumulator
         if cluster is None or accumulator is None or accumulator.closed:
             raise Closed("the producer is not started")
-        if value.__class__ is str:
-            value = value.encode()
-        if key.__class__ is str:
-            key = key.encode()
-        if partition is None or topic not in cluster.metadata.topics:
-            partition = await self._partition(topic, key, partition)  # type: ignore[arg-type]
-        size = RECORD_OVERHEAD_BYTES
-        if value is not None:
-            size += len(value)
-        if key is not None:
-            size += len(key)
-        if headers:
-            size += sum(len(name) * 3 + len(data or b"") + 10 for name, data in headers)
-        if size > self.options.max_request_bytes:
-            raise RecordRefused(
-                ErrorCode.MESSAGE_TOO_LARGE, f"a record of {size} bytes is over {self.options.max_request_bytes}"
-            )
+        info = cluster.metadata.topics.get(topic)
+        if info is None or not info.partitions:
+            return None
+        raw_value = value.encode() if isinstance(value, str) else value
+        raw_key = key.encode() if isinstance(key, str) else key
+        size = _size_bytes(raw_value, raw_key, headers)
         if not accumulator.has_room(size):
-            await accumulator.wait_for_room(size)
-        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
+            self._check_size(size)
+            return None
+        if partition is None:
+            if raw_key is not None:
+                partition = partition_for_key(raw_key, info.partition_count)
+            else:
+                partition = self._sticky.choose(topic, info.available or list(info.partitions))
+        elif partition not in info.partitions:
+            raise no_partition(topic, info.partition_count, partition)
+        if size > self.options.max_request_bytes:
+            self._check_size(size)
+        timestamp = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
         opened, filled = accumulator.append(
-            topic,
-            partition,
-            key,  # type: ignore[arg-type]
-            value,  # type: ignore[arg-type]
-            headers or NO_HEADERS,
-            self._clock.now_ms() if timestamp_ms is None else timestamp_ms,
-            size,
-            future,
+            topic, partition, raw_key, raw_value, headers or NO_HEADERS, timestamp, size, delivery
         )
         if opened is not None:
             self._sender.batch_opened(opened)  # type: ignore[union-attr]
         if filled:
             self._sticky.move_on(topic, partition)
             self._sender.wake()  # type: ignore[union-attr]
-            await asyncio.sleep(0)  # a tight loop of sends must let the batches out
-        return future
+        return filled
+
+    async def make_ready(self, topic: str, value: bytes | str | None, key: bytes | str | None) -> None:
+        """Waits for what `try_send` lacked: the topic, or room."""
+        cluster, accumulator = self._running()
+        await cluster.topic(topic, self.options.max_block_ms)
+        size = _size_bytes(value, key, None)
+        if not accumulator.has_room(size):
+            await accumulator.wait_for_room(size)
+
+    def _running(self) -> tuple[Cluster, Accumulator]:
+        if self._cluster is None or self._accumulator is None or self._accumulator.closed:
+            raise Closed("the producer is not started")
+        return self._cluster, self._accumulator
+
+    def _check_size(self, size: int) -> None:
+        limit = min(self.options.max_request_bytes, self.options.buffer_bytes)
+        if size > limit:
+            raise RecordRefused(ErrorCode.MESSAGE_TOO_LARGE, f"a record of {size} bytes is over {limit}")
 
     async def send_and_wait(
         self,
@@ -194,13 +223,16 @@ class Producer:
         """
         if self._accumulator is None or self._sender is None:
             return
-        last = [batch.futures[-1] for batch in self._accumulator.pending() if batch.futures]
-        if not last:
+        pending = self._accumulator.pending()
+        if not pending:
             return
+        waiters = [self._loop.create_future() for _ in pending]
+        for batch, waiter in zip(pending, waiters, strict=True):
+            batch.waiters.append(waiter)
         self._sender.flushing += 1
         self._sender.wake()
         try:
-            await asyncio.wait(last)
+            await asyncio.gather(*waiters)
         finally:
             self._sender.flushing -= 1
 
@@ -215,18 +247,14 @@ class Producer:
         """Bytes of records that are neither acknowledged nor given up."""
         return 0 if self._accumulator is None else self._accumulator.buffered_bytes
 
-    async def _partition(self, topic: str, key: bytes | None, partition: int | None) -> int:
-        assert self._cluster is not None
-        info = self._cluster.metadata.topics.get(topic)
-        if info is None or not info.partitions:
-            info = await self._cluster.topic(topic, self.options.max_block_ms)
-        if partition is not None:
-            if partition not in info.partitions:
-                raise TopicError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic {topic!r} has {info.partition_count} partitions, no partition {partition}",
-                )
-            return partition
-        if key is not None:
-            return partition_for_key(key, info.partition_count)
-        return self._sticky.choose(topic, info.available or list(info.partitions))
+
+def _size_bytes(value: bytes | str | None, key: bytes | str | None, headers: Headers | None) -> int:
+    """Never less than the record will need, but for text beyond ASCII."""
+    size = RECORD_OVERHEAD_BYTES
+    if value is not None:
+        size += len(value)
+    if key is not None:
+        size += len(key)
+    if headers:
+        size += sum(len(name) * 3 + len(data or b"") + 10 for name, data in headers)
+    return size
