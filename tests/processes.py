@@ -50,7 +50,14 @@ class BrokerProcess:
         self._log_seen_bytes = self.log_path.stat().st_size if self.log_path.exists() else 0
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self.port = int(eventually(self._ready_address, READY_SECONDS, message=f"not ready: {self.log_path}")[2])
+        try:
+            address = eventually(self._ready_address, READY_SECONDS, message=f"not ready: {self.log_path}")
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            raise
+        self.port = int(address[2])
         return self
 
     def _ready_address(self) -> re.Match[str] | None:

@@ -28,7 +28,6 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if given:
         yield given
         return
-    pytest.importorskip("penstock.cli.main")
     with BrokerProcess(tmp_path_factory.mktemp("conformance") / "data", SETTINGS) as process:
         yield process.bootstrap
         assert "Traceback" not in process.log(), process.log()

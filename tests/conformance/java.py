@@ -30,7 +30,6 @@ TOOLS = {
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
-    "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
 
 

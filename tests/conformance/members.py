@@ -138,15 +138,15 @@ class ConfluentMember(_ThreadMember):
             self._error = error.str()
 
     def _poll(self, consumer: confluent_kafka.Consumer) -> None:
-        message = consumer.poll(POLL_MS / 1000)
+        wait_seconds = POLL_MS / 1000
         polled = 0
-        while message is not None and polled < 500:
+        while polled < 500 and (message := consumer.poll(wait_seconds)) is not None:
             if message.error() is not None:
                 self._failed(message.error())
             else:
                 self._receive([message.value()])
                 polled += 1
-            message = consumer.poll(0)
+            wait_seconds = 0
         if polled:
             consumer.commit(asynchronous=True)
 
