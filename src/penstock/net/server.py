@@ -65,6 +65,9 @@ class Server:
     def connection_count(self) -> int:
         return len(self._connections)
 
+    def connections(self) -> list[Connection]:
+        return list(self._connections)
+
     def stop_listening(self) -> None:
         for server in self._servers:
             server.close()

@@ -90,7 +90,7 @@ def _read(disk: Disk, directory: str) -> dict[str, str] | None:
 
 def _write(disk: Disk, directory: str, meta: dict[str, str]) -> None:
     """Written aside, synced, then renamed: after a crash the file is whole or absent."""
-    disk.make_dirs(directory)
+    _make_durable(disk, directory)
     path = os.path.join(directory, _FILE)
     text = "".join(f"{key}={value}\n" for key, value in sorted(meta.items()))
     file = disk.open(path + ".tmp", create=True)
@@ -102,6 +102,23 @@ def _write(disk: Disk, directory: str, meta: dict[str, str]) -> None:
         file.close()
     disk.rename(path + ".tmp", path)
     disk.sync_dir(directory)
+
+
+def _make_durable(disk: Disk, directory: str) -> None:
+    """Creates the directory and syncs every directory above it: a name that is not synced may be gone after a crash.
+
+    All of them, not only those created now: an earlier start may have created them and lost power before syncing.
+    """
+    disk.make_dirs(directory)
+    parent = os.path.dirname(directory)
+    while True:
+        try:
+            disk.sync_dir(parent)
+        except PermissionError:  # not ours, so it was there before
+            return
+        if parent == os.path.dirname(parent):
+            return
+        parent = os.path.dirname(parent)
 
 
 class DirectoryLock:

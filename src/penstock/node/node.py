@@ -20,6 +20,7 @@ from penstock.metadata.settings import BrokerSettings
 from penstock.model.errors import Refusal
 from penstock.model.ids import new_uuid
 from penstock.model.ports import Clock, Disk, Rng, SystemClock, SystemRng
+from penstock.net.connection import Connection
 from penstock.net.limits import NetLimits
 from penstock.net.server import Server
 from penstock.node.identity import DirectoryLock, NodeIdentity, NodeRefused, load_identity
@@ -70,7 +71,8 @@ class Node:
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._locks = [DirectoryLock(path) for path in dict.fromkeys([*self._directories, self._metadata_directory])]
+        if isinstance(self._disk, OsDisk):
+            self._locks = [DirectoryLock(path) for path in {*self._directories, self._metadata_directory}]
         identity = load_identity(
             self._disk, self._directories, self.settings.node_id, self.settings.cluster_id, self._rng
         )
@@ -181,6 +183,23 @@ class Node:
         await self._logs.drain()
         await loop.run_in_executor(self._pool, self._logs.close)
         await self._driver.stop()
+        self._release()
+
+    def connections(self) -> list[Connection]:
+        return self._server.connections()
+
+    async def abandon(self) -> None:
+        """Ends the node as a crash would: nothing is finished, nothing is written. For tests."""
+        self._server.stop_listening()
+        await self._housekeeping.stop()
+        for directory in self._logs.directories:
+            if directory.commit is not None:
+                directory.commit.stop()
+        self.broker.groups.stop()
+        await self._server.close()
+        self._release()
+
+    def _release(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
         for lock in self._locks:
             lock.release()
-        self._pool.shutdown(wait=True)
