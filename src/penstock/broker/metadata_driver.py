@@ -138,14 +138,11 @@ class MetadataDriver:
         if self._quorum is not None:
             self._quorum.resign()
         self._fail_waiters("the node is stopping")
-        await asyncio.get_running_loop().run_in_executor(self._pool, self._close)
-
-    def _close(self) -> None:
         directory = self._store.directory
         if directory.commit is not None:
-            directory.commit.stop()
-        self._log.close()
-        directory.deletions.stop()
+            await directory.commit.drain()
+        directory.stop()
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._store.close)
 
     # --- appending and committing ---------------------------------------------------------------------------
 

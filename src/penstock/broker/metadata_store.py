@@ -68,6 +68,14 @@ class _MetadataDirectory(LogDirectory):
 
     __slots__ = ()
 
+    def prepare(self, log_name: str) -> None:
+        """In place of `load`: makes sure of the path, and notes whether the log was there before."""
+        self._create()
+        if self.disk.exists(f"{self.path}/{log_name}"):
+            self.on_disk[log_name] = None
+        else:
+            self.disk.make_dirs(f"{self.path}/{log_name}")
+
     def write_checkpoints(self, *, closing: bool = False) -> None:
         self.checkpoints_urgent = False
 
@@ -95,9 +103,7 @@ class MetadataStore:
 
     def load(self) -> LoadedMetadata:
         """Reads everything. Raises `MetadataUnreadable`."""
-        if self.disk.exists(self.log.path):
-            self.directory.on_disk[self.log.name] = None
-        self.disk.make_dirs(self.log.path)
+        self.directory.prepare(self.log.name)
         try:
             content = read_whole(self.disk, f"{self.log.path}/{FILE_NAME}")
             election = decode_election_state(content) if content is not None else ElectionState()
@@ -139,6 +145,12 @@ class MetadataStore:
             if old < snapshot:
                 self.disk.remove(f"{self.log.path}/{old.file_name}")
         return snapshot
+
+    def close(self) -> None:
+        """After the directory was stopped."""
+        if self.directory.failure is None:
+            self.log.close()
+            self.directory.deletions.finish()
 
     def _write_file(self, path: str, chunks: Iterable[Buffer]) -> None:
         file = self.disk.open(path, create=True)
