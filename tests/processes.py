@@ -23,11 +23,21 @@ _READY = re.compile(r"ready.*?(\d+\.\d+\.\d+\.\d+):(\d+)")
 class BrokerProcess:
     """`penstock up` as a process of its own; as context manager it is running inside and gone after."""
 
-    def __init__(self, data_dir: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        config: Path | None = None,
+        python_code: str | None = None,
+    ) -> None:
+        """`config` is a settings file; `python_code` starts the command in a way of its own."""
         self.data_dir = data_dir
         self.log_path = data_dir.with_name(data_dir.name + ".log")
         self.port = 0
         self._settings = dict(settings or {})
+        self._config = config
+        self._python_code = python_code
         self._process: subprocess.Popen[bytes] | None = None
         self._log_seen_bytes = 0
 
@@ -43,8 +53,14 @@ class BrokerProcess:
     def start(self) -> Self:
         """Starts and waits until the broker says it is ready; a restart takes the same port."""
         assert self._process is None, "already running"
-        command = [sys.executable, "-m", "penstock.cli.main"] if _console_script() is None else [_console_script()]
+        if self._python_code is not None:
+            command = [sys.executable, "-c", self._python_code]
+        else:
+            script = _console_script()
+            command = [sys.executable, "-m", "penstock"] if script is None else [script]
         command += ["up", "--port", str(self.port), "--data", str(self.data_dir)]
+        if self._config is not None:
+            command += ["--config", str(self._config)]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
         self._log_seen_bytes = self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -71,6 +87,10 @@ class BrokerProcess:
         with open(self.log_path, "rb") as log:
             log.seek(self._log_seen_bytes)
             return log.read().decode(errors="replace")
+
+    def addresses(self) -> list[str]:
+        """Of all listeners, in the order of the setting."""
+        return re.findall(r"\d+\.\d+\.\d+\.\d+:\d+", self.log())
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None

@@ -116,6 +116,7 @@ class Broker:
             if isinstance(partition, Partition):
                 partition.leader_epoch = state.leader_epoch
         if any(resource_type == BROKER_RESOURCE for resource_type, _ in delta.changed_configs):
+            self.logs.set_max_usage(self.settings.log_dir_max_usage)
             self._refresh_configs(None)
         else:
             self._refresh_configs({name for kind, name in delta.changed_configs if kind == TOPIC_RESOURCE})

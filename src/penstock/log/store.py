@@ -127,7 +127,11 @@ class LogStore:
         except OSError as error:
             directory.fail(error)
             return
-        self._in_pool(self._remove_tree, directory, doomed)
+        directory.doom(doomed)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.run_in_executor(self._pool, directory.remove_doomed)
+        else:
+            directory.remove_doomed()
 
     def strays(self) -> list[tuple[LogDirectory, str]]:
         """Partition directories that nobody opened: their topics are gone or live elsewhere."""
@@ -138,6 +142,10 @@ class LogStore:
         _LOGGER.warning("%s/%s belongs to no topic; moved aside as %s-stray", directory.path, name, name)
         self.disk.rename(f"{directory.path}/{name}", f"{directory.path}/{name}-stray")
         directory.forget_found(name)
+
+    def set_max_usage(self, max_usage: float) -> None:
+        """Takes effect with the next `check_usage`."""
+        self.settings = msgspec.structs.replace(self.settings, max_usage=max_usage)
 
     # Housekeeping, on the owner's clock -----------------------------------------------------------------------
 
@@ -159,6 +167,12 @@ class LogStore:
                 except OSError as error:
                     directory.write_failed(error)
 
+    async def stop(self) -> None:
+        """Waits for what is being synced and starts nothing more. Then `close` may run in the pool."""
+        await self.drain()
+        for directory in self.directories:
+            directory.stop()
+
     async def drain(self) -> None:
         """Returns when no sync is queued or running."""
         for directory in self.directories:
@@ -166,11 +180,9 @@ class LogStore:
                 await directory.commit.drain()
 
     def close(self) -> None:
-        """Blocking; the loop must be done with the logs. Syncs everything and marks the shutdown as clean."""
+        """Blocking; after `stop` where there is a loop. Syncs everything and marks the shutdown as clean."""
         for directory in self.directories:
-            if directory.commit is not None:
-                directory.commit.stop()
-                directory.commit = None
+            directory.stop()
             if directory.failure is None:
                 self._close_directory(directory)
 
@@ -178,7 +190,7 @@ class LogStore:
         try:
             for log in directory.logs.values():
                 log.close()
-            directory.deletions.stop()
+            directory.deletions.finish()
             if directory.failure is None:
                 directory.write_checkpoints(closing=True)
                 directory.write_clean_shutdown()
@@ -188,19 +200,6 @@ class LogStore:
     def _emptiest(self) -> LogDirectory:
         alive = [directory for directory in self.directories if directory.failure is None]
         return min(alive or self.directories, key=lambda directory: len(directory.logs))
-
-    def _remove_tree(self, directory: LogDirectory, path: str) -> None:
-        try:
-            self.disk.sync_dir(directory.path)
-            self.disk.remove_tree(path)
-        except OSError as error:
-            _LOGGER.warning("%s could not be removed: %s; it is tried again at the next start", path, error)
-
-    def _in_pool(self, work: Callable[[LogDirectory, str], None], directory: LogDirectory, path: str) -> None:
-        if self._loop is None:
-            work(directory, path)
-        else:
-            self._loop.run_in_executor(self._pool, work, directory, path)
 
     def _directory_failed(self, directory: LogDirectory, error: OSError) -> None:
         if self.on_directory_failed is not None:
