@@ -21,7 +21,8 @@ def test_murmur2_agrees_with_java(key: bytes, signed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", -2147483648), ("😀", 1772899)]
+    ("text", "expected"),
+    [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", -2147483648), ("😀", 1772899)],
 )
 def test_string_hash_agrees_with_java(text: str, expected: int) -> None:
     assert java_string_hash(text) == expected

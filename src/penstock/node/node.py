@@ -180,7 +180,7 @@ class Node:
         await self._housekeeping.stop()
         self.broker.groups.stop()
         await self._server.close()
-        await self._logs.drain()
+        await self._logs.stop()
         await loop.run_in_executor(self._pool, self._logs.close)
         await self._driver.stop()
         self._release()
