@@ -1,39 +1,78 @@
-"""Entry point of the `penstock` command. Commands are imported when they are used: `penstock up` starts fast."""
+"""Entry point: finds the command, imports only its module, turns errors into exit codes."""
 
-import importlib
+import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
 
 import click
 
-from penstock import __version__
+from penstock.cli import exits
 
-# Command → module and attribute that holds it.
-_COMMANDS = {
-    "up": ("penstock.cli.up", "up"),
+COMMANDS = {
+    "up": "penstock.cli.up:up",
+    "topic": "penstock.cli.topic:topic",
+    "produce": "penstock.cli.produce:produce",
+    "consume": "penstock.cli.consume:consume",
+    "group": "penstock.cli.group:group",
+    "config": "penstock.cli.config:config",
+    "cluster": "penstock.cli.cluster:cluster",
+    "log": "penstock.cli.log:log",
+    "bench": "penstock.cli.bench:bench",
+    "version": "penstock.cli.version:version",
 }
 
 
 class LazyGroup(click.Group):
-    def list_commands(self, context: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+    """Knows the names of its commands; a command's module is imported when it is called or listed."""
 
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name not in _COMMANDS:
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = COMMANDS.get(cmd_name)
+        if place is None:
             return None
-        module, attribute = _COMMANDS[name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        module, _, name = place.partition(":")
+        command: click.Command = getattr(import_module(module), name)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.Abort from None
+        except BrokenPipeError:
+            # The reader of our output has seen enough (`| head`); what is left in the buffer goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return exits.OK
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="penstock", message="%(prog)s %(version)s")
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> Any:
+        """As click's, with our words for errors and our exit codes."""
+        if not extra.pop("standalone_mode", True):
+            return super().main(args, prog_name, standalone_mode=False, **extra)
+        sys.exit(self._exit_code(args, prog_name, extra))
+
+    def _exit_code(self, args: Sequence[str] | None, prog_name: str | None, extra: dict[str, Any]) -> int:
+        try:
+            result = super().main(args, prog_name, standalone_mode=False, **extra)
+        except click.Abort:
+            exits.talk("interrupted")
+            return exits.INTERRUPTED
+        except Exception as error:  # the edge: what is expected is told in a sentence, the rest is raised again
+            return exits.report(error)
+        return result if isinstance(result, int) else exits.OK
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 118})
+@click.version_option(package_name="penstock", message="%(version)s")
 def cli() -> None:
-    """A message broker that speaks the Apache Kafka wire protocol."""
+    """Penstock: a message broker that speaks the Kafka protocol."""
 
 
-def main() -> None:
-    sys.exit(cli())
-
-
-if __name__ == "__main__":
-    main()
+def main() -> NoReturn:
+    cli(prog_name="penstock")
+    raise AssertionError("click exits")

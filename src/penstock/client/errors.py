@@ -199,6 +199,7 @@ _HINTS: dict[int, str] = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: "use 1 to 249 letters, digits, dots, dashes and underscores",
     ErrorCode.TOPIC_ALREADY_EXISTS: "pick another name, or change the existing topic with `penstock topic alter`",
     ErrorCode.INVALID_REPLICATION_FACTOR: "ask for at most as many replicas as there are brokers",
+    ErrorCode.INVALID_CONFIG: "docs/settings.md lists every setting with its range",
     ErrorCode.INVALID_PARTITIONS: "partitions can only be added: ask for more than the topic has",
     ErrorCode.NON_EMPTY_GROUP: "stop the group's members first",
     ErrorCode.GROUP_ID_NOT_FOUND: "`penstock group list` shows the groups there are",

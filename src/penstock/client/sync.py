@@ -249,6 +249,7 @@ class Consumer(_Twin[AsyncConsumer]):
     beginning_offsets = _blocking(AsyncConsumer.beginning_offsets)
     end_offsets = _blocking(AsyncConsumer.end_offsets)
     offsets_for_times = _blocking(AsyncConsumer.offsets_for_times)
+    partitions_for = _blocking(AsyncConsumer.partitions_for)
     unsubscribe = _blocking(AsyncConsumer.unsubscribe)
     assign = _direct(AsyncConsumer.assign)
     assignment = _direct(AsyncConsumer.assignment)

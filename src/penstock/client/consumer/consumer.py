@@ -212,6 +212,11 @@ class Consumer:
     def assignment(self) -> set[TopicPartition]:
         return set(self._fetcher.states) if self._cluster_or_none is not None else set()
 
+    async def partitions_for(self, topic: str, *, timeout_ms: float | None = None) -> list[int]:
+        """The partitions of a topic, waiting until it exists."""
+        patience = self._connection_options.request_timeout_ms if timeout_ms is None else timeout_ms
+        return list((await self._cluster.topic(topic, patience)).partitions)
+
     def pause(self, *partitions: Partition) -> None:
         """Stops returning records of these partitions (of all, if none are named) until `resume`."""
         for state in self._states(partitions):
