@@ -45,13 +45,16 @@ class Deletions:
             self._running = True
             self._loop.call_soon(self._start_job)
 
-    def stop(self) -> None:
-        """Blocking. Finishes what is left at once."""
-        for path, timer in self._timers.items():
+    def cancel_timers(self) -> None:
+        """Called on the loop; `finish` does at once what the timers would have done."""
+        for timer in self._timers.values():
             timer.cancel()
-            _remove(self._disk, path)
-        self._timers.clear()
         self._loop = None
+
+    def finish(self) -> None:
+        """Blocking. Deletes what is left at once."""
+        while self._timers:
+            _remove(self._disk, self._timers.popitem()[0])
         self._remove_all(self._rename_all(self._take_queue()))
 
     def _take_queue(self) -> list[tuple[str, int]]:

@@ -42,7 +42,9 @@ class LogDirectory:
 
     __slots__ = (
         "_checkpoint_lock",
+        "_doomed",
         "_load_locks",
+        "_loop",
         "_written",
         "cache",
         "checkpoints_urgent",
@@ -85,6 +87,9 @@ class LogDirectory:
         self.on_failed: Callable[[LogDirectory, OSError], None] | None = None
         self.commit: GroupCommit | None = None
         self.deletions = Deletions(disk, self.write_log_start_offsets, self.fail)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._doomed: list[str] = []
+        """Deleted partitions whose files were still there at start."""
         self._load_locks = tuple(threading.Lock() for _ in range(_LOAD_LOCKS))
         self._checkpoint_lock = threading.Lock()
         self._written: dict[str, int] = {}
@@ -104,9 +109,7 @@ class LogDirectory:
         self.recovery_points = dict(read_offsets(self.disk, f"{self.path}/{RECOVERY_POINT_FILE}"))
         self.log_start_offsets = dict(read_offsets(self.disk, f"{self.path}/{LOG_START_OFFSET_FILE}"))
         self.high_watermarks = dict(read_offsets(self.disk, f"{self.path}/{HIGH_WATERMARK_FILE}"))
-        for name in names:
-            if name.endswith("-delete"):
-                self.disk.remove_tree(f"{self.path}/{name}")
+        self._doomed = [f"{self.path}/{name}" for name in names if name.endswith("-delete")]
 
     def _create(self) -> None:
         """The directory and those above it, durably: a log is no safer than the path to it."""
@@ -121,8 +124,35 @@ class LogDirectory:
 
     def start(self, loop: asyncio.AbstractEventLoop, pool: Executor | None, sync_workers: int = 4) -> None:
         """From now on appends request their syncs, and files are deleted, through this loop and pool."""
+        self._loop = loop
         self.commit = GroupCommit(self.disk, loop, pool, self.fail, workers=sync_workers)
         self.deletions.start(loop, pool)
+        if self._doomed:
+            loop.run_in_executor(pool, self.remove_doomed)
+
+    def stop(self) -> None:
+        """Nothing is started on the loop any more. Called on the loop, before `LogStore.close` in the pool."""
+        if self.commit is not None:
+            self.commit.stop()
+            self.commit = None
+        self.deletions.cancel_timers()
+        self._loop = None
+
+    def remove_doomed(self) -> None:
+        """Blocking. Removes what is left of deleted partitions."""
+        while True:
+            try:
+                path = self._doomed.pop()
+            except IndexError:  # another thread may have taken the last one
+                return
+            try:
+                self.disk.remove_tree(path)
+            except OSError as error:
+                _LOGGER.warning("%s could not be removed: %s; it is tried again at the next start", path, error)
+
+    def doom(self, path: str) -> None:
+        """A partition's directory was renamed to `path`: `remove_doomed` takes it away."""
+        self._doomed.append(path)
 
     def forget_found(self, name: str) -> None:
         """The log is loaded: what was found at start is superseded by what it says of itself."""
@@ -135,7 +165,10 @@ class LogDirectory:
         return self._load_locks[hash(name) % _LOAD_LOCKS]
 
     def fail(self, error: OSError) -> None:
-        """Something could not be written or synced: nothing here is trusted any more. Never undone."""
+        """Something could not be written or synced: nothing here is trusted any more. Never undone.
+
+        Called from any thread; who must be told is told on the loop.
+        """
         if self.failure is not None:
             return
         self.failure = error
@@ -143,15 +176,22 @@ class LogDirectory:
             ErrorCode.KAFKA_STORAGE_ERROR, f"log directory {self.path} failed: {error}. Repair the disk and restart."
         )
         _LOGGER.error("log directory %s failed and is offline until restart: %s", self.path, error)
+        loop = self._loop
+        if loop is None or asyncio._get_running_loop() is loop:
+            self._tell_failure(error)
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(self._tell_failure, error)
+
+    def _tell_failure(self, error: OSError) -> None:
         if self.commit is not None:
             self.commit.stop()
         if self.on_failed is not None:
             self.on_failed(self, error)
 
     def write_failed(self, error: OSError) -> None:
-        """A checkpoint could not be written: tried again later on a full disk, fatal otherwise."""
+        """A file beside the segments could not be written: tried again later on a full disk, fatal otherwise."""
         if error.errno in NO_SPACE_ERRORS:
-            _LOGGER.warning("checkpoints of %s were not written: %s", self.path, error)
+            _LOGGER.warning("%s: %s", self.path, error)
         else:
             self.fail(error)
 

@@ -206,7 +206,7 @@ class PartitionLog:
                 producer_id, header.producer_epoch, header.base_sequence, header.last_sequence
             )
             if verdict is not None:
-                return _duplicate(verdict) if isinstance(verdict, ProducerBatch) else verdict
+                return _duplicate(verdict, config) if isinstance(verdict, ProducerBatch) else verdict
         return append_checked(self, data, header, leader_epoch, now_ms)
 
     def append_as_follower(self, data: Buffer) -> AppendResult | Refusal:
@@ -219,12 +219,17 @@ class PartitionLog:
             _ = self.end_offset
         return self.offline or self.directory.refusal
 
-    def roll(self) -> None:
-        """Loop-safe. Closes the active segment; the next append starts a new one."""
+    def roll(self) -> bool:
+        """Loop-safe. Closes the active segment and starts a new one; False when it is empty or the disk is full."""
         segment = self.active
-        if segment is None or segment.size_bytes == 0:
-            return
-        roll_segment(self, segment, self.directory.clock.now_ms())
+        if segment is None or segment.size_bytes == 0 or self._read_refusal():
+            return False
+        try:
+            roll_segment(self, segment, self.directory.clock.now_ms())
+        except OSError as error:
+            self.directory.write_failed(error)
+            return False
+        return True
 
     # Reading ------------------------------------------------------------------------------------------------
 
@@ -300,7 +305,9 @@ class PartitionLog:
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Loop-safe. The end of what a read-committed consumer may see."""
-        first_unstable = self.producers.first_unstable_offset()
+        producers = self.producers
+        producers.on_high_watermark(high_watermark)
+        first_unstable = producers.first_unstable_offset()
         return high_watermark if first_unstable is None else min(first_unstable, high_watermark)
 
     # Forgetting ---------------------------------------------------------------------------------------------
@@ -319,12 +326,15 @@ class PartitionLog:
         """Loop-safe (a small read per segment not seen before). Deletes what time or size has expired."""
         if self._read_refusal() or not self.segments:
             return 0
+        try:
+            expired_end = expired_end_offset(self, now_ms)
+        except OSError as error:
+            self.directory.fail(error)
+            return 0
+        if expired_end > self.segments[-1].base_offset and not self.roll():  # even the active segment has expired
+            expired_end = self.segments[-1].base_offset
         before = len(self.segments)
-        expired_end = expired_end_offset(self, now_ms)
         if expired_end > self.log_start_offset:
-            if expired_end == self.end_offset:
-                self.roll()  # even the active segment has expired
-                before = len(self.segments)
             self._move_start(expired_end)
         else:
             delete_segments_below(self, self.log_start_offset)
@@ -403,6 +413,8 @@ class PartitionLog:
         for segment, size, _ in plan.segments:
             if segment.size_bytes == size:
                 segment.dirty = False
+        if len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset:
+            delete_segments_below(self, self.log_start_offset)  # they waited for this sync
         if plan.end_offset > self.synced_end_offset:
             self.synced_end_offset = plan.end_offset
             if self.on_synced is not None:
@@ -467,5 +479,6 @@ class PartitionLog:
         append_aborted(self.directory.disk, segment.path + ".txnindex", entry)
 
 
-def _duplicate(batch: ProducerBatch) -> AppendResult:
-    return AppendResult(batch.base_offset, batch.last_offset + 1, -1, batch.timestamp, 0, True)
+def _duplicate(batch: ProducerBatch, config: LogConfig) -> AppendResult:
+    append_time_ms = batch.timestamp if config.log_append_time else -1
+    return AppendResult(batch.base_offset, batch.last_offset + 1, append_time_ms, batch.timestamp, 0, True)

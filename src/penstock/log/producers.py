@@ -163,6 +163,8 @@ class ProducerStates:
 
     def first_unstable_offset(self) -> int | None:
         """The first offset of any transaction that is open or whose marker is not replicated."""
+        if not self._ongoing and not self._unreplicated:
+            return None
         firsts = list(self._ongoing.values()) if self._ongoing else []
         firsts += [completed.first_offset for completed in self._unreplicated or ()]
         return min(firsts, default=None)

@@ -128,9 +128,12 @@ def plan_span(
 def _cut(
     segment: Segment, file: DiskFile, position: int, max_bytes: int, min_one_batch: bool, cache: IndexCache
 ) -> int:
-    """The longest run of whole batches from `position` that fits into `max_bytes`."""
+    """The longest run of whole batches from `position` that fits into `max_bytes`, or nearly so."""
     limit = position + max_bytes
     at = max(position, segment.floor_by_position(limit, cache))
+    if limit - at <= max_bytes >> 4 and at > position:
+        segment.mark(int.from_bytes(file.read_at(at, 8), "big"), at)
+        return at - position
     window = b""
     start = at
     while True:

@@ -18,6 +18,7 @@ from penstock.model.ports import Disk
 
 _LOGGER = logging.getLogger(__name__)
 SNAPSHOT_SUFFIX = ".snapshot"
+_REFILL_BYTES = 1 << 20
 
 
 def rebuild_segment(
@@ -39,7 +40,7 @@ def rebuild_segment(
     cache.forget(segment.path + ".index")
     segment.become_active()
     file = disk.open(segment.path + ".log", writable=False)
-    scan = SegmentScan(file, segment.size_bytes, next_offset, epoch=epochs.latest)
+    scan = SegmentScan(file, segment.size_bytes, next_offset, epoch=epochs.latest, dense=not config.is_compacted)
     for batch in scan:
         header = batch.header
         if batch.position == 0:
@@ -95,11 +96,29 @@ def rebuild_producers(disk: Disk, path: str, segments: Sequence[Segment], end_of
     return producers
 
 
-def refill_windows(disk: Disk, segment: Segment, position: int, next_offset: int, producers: ProducerStates) -> None:
-    """Completes the windows of last batches, of which a snapshot keeps only one, from the end of the segment."""
+def refill_windows(disk: Disk, segments: Sequence[Segment], producers: ProducerStates, cache: IndexCache) -> None:
+    """Completes the windows of last batches, of which a snapshot keeps only one, from the end of these segments."""
     seen: dict[int, list[ProducerBatch]] = {}
+    room = _REFILL_BYTES
+    starts: list[tuple[Segment, int]] = []
+    for segment in reversed(segments):
+        if room <= 0 or not len(producers):
+            break
+        starts.append((segment, segment.floor_by_position(segment.size_bytes - room, cache)))
+        room -= segment.size_bytes
+    for segment, position in reversed(starts):
+        _note_windows(disk, segment, position, producers, seen)
+    for producer_id, window in seen.items():
+        entry = producers.get(producer_id)
+        if entry is not None and window[-1].last_offset == entry.last_offset:
+            entry.batches = window
+
+
+def _note_windows(
+    disk: Disk, segment: Segment, position: int, producers: ProducerStates, seen: dict[int, list[ProducerBatch]]
+) -> None:
     file = disk.open(segment.path + ".log", writable=False)
-    for batch in SegmentScan(file, segment.size_bytes, next_offset, position):
+    for batch in SegmentScan(file, segment.size_bytes, segment.base_offset, position):
         header = batch.header
         entry = producers.get(header.producer_id)
         if entry is None or header.is_control or entry.producer_epoch != header.producer_epoch:
@@ -116,7 +135,3 @@ def refill_windows(disk: Disk, segment: Segment, position: int, next_offset: int
         )
         del window[:-BATCHES_KEPT]
     file.close()
-    for producer_id, window in seen.items():
-        entry = producers.get(producer_id)
-        if entry is not None and window[-1].last_offset == entry.last_offset:
-            entry.batches = window

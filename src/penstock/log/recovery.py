@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
 
 _LOGGER = logging.getLogger(__name__)
-_REFILL_BYTES = 1 << 20
 _TEMPORARY_SUFFIXES = (DELETED_SUFFIX, ".tmp", ".cleaned", ".swap")
 
 
@@ -222,12 +221,8 @@ def _clean_producers(log: "PartitionLog", segments: list[Segment], end_offset: i
     snapshot = load_snapshot(disk, log.path, end_offset)
     if snapshot is None or snapshot[0] != end_offset:
         return rebuild_producers(disk, log.path, segments, end_offset)
-    producers = snapshot[1]
-    active = segments[-1]
-    if len(producers) and active.size_bytes:
-        position = active.floor_by_position(max(0, active.size_bytes - _REFILL_BYTES), log.directory.cache)
-        refill_windows(disk, active, position, active.base_offset, producers)
-    return producers
+    refill_windows(disk, segments, snapshot[1], log.directory.cache)
+    return snapshot[1]
 
 
 class _Recovery:
@@ -269,12 +264,12 @@ class _Recovery:
         next_base = self.segments[index + 1].base_offset
         cache = self.log.directory.cache
         file = self.disk.open(segment.path + ".log", writable=False)
-        position = min(segment.floor_by_position(segment.size_bytes, cache), segment.size_bytes)
+        position = max(0, min(segment.floor_by_position(segment.size_bytes, cache), segment.size_bytes))
         scan = SegmentScan(file, segment.size_bytes, segment.base_offset, position)
         for _ in scan:
             pass
         file.close()
-        if scan.fault is not None and position > 0:
+        if scan.fault is not None and position != 0:
             _LOGGER.warning("%s.index may be damaged; it is rebuilt", segment.path)
             scan = self._rebuild_indexes(segment)
         if scan.fault is not None:
@@ -298,7 +293,9 @@ class _Recovery:
         if first == 0:
             snapshot = load_snapshot(self.disk, self.log.path, base_offset)
             return snapshot[1] if snapshot is not None and snapshot[0] == base_offset else ProducerStates()
-        return rebuild_producers(self.disk, self.log.path, self.segments[:first], base_offset)
+        producers = rebuild_producers(self.disk, self.log.path, self.segments[:first], base_offset)
+        refill_windows(self.disk, self.segments[:first], producers, self.log.directory.cache)
+        return producers
 
     def _walk(self, first: int, producers: ProducerStates) -> int:
         """Rebuilds the segments from `first` on; the first bad batch ends the log. Returns its end offset."""

@@ -23,16 +23,25 @@ class ScannedBatch:
 class SegmentScan:
     """Blocking. Iterates over valid batches; afterwards `end_position` and `fault` say where and why it stopped."""
 
-    __slots__ = ("_epoch", "_file", "_next_offset", "_size", "end_position", "fault")
+    __slots__ = ("_dense", "_epoch", "_file", "_next_offset", "_size", "end_position", "fault")
 
     def __init__(
-        self, file: DiskFile, size_bytes: int, next_offset: int, position: int = 0, epoch: int = NO_LEADER_EPOCH
+        self,
+        file: DiskFile,
+        size_bytes: int,
+        next_offset: int,
+        position: int = 0,
+        *,
+        epoch: int = NO_LEADER_EPOCH,
+        dense: bool = False,
     ) -> None:
         self._file = file
         self._size = size_bytes
         self._next_offset = next_offset
         self._epoch = epoch
         """Leader epochs never go back within a log: a batch that does is left over from before a truncation."""
+        self._dense = dense
+        """Only compaction leaves gaps between offsets; without it a gap before the last batch is damage."""
         self.end_position = position
         """Everything before it is valid."""
         self.fault: str | None = None
@@ -59,6 +68,9 @@ class SegmentScan:
             if not crc_is_valid(chunk, pos, header):
                 self.fault = "the CRC does not match"
                 return
+            if header.base_offset > self._next_offset and not self._gap_is_plausible(header):
+                self.fault = f"offset {header.base_offset} follows {self._next_offset - 1}"
+                return
             batch = ScannedBatch(self.end_position, header, chunk, pos)
             self.end_position += header.size_bytes
             self._next_offset = header.next_offset
@@ -81,3 +93,11 @@ class SegmentScan:
         elif NO_LEADER_EPOCH < header.partition_leader_epoch < self._epoch:
             self.fault = f"leader epoch {header.partition_leader_epoch} follows {self._epoch}"
         return header if self.fault is None else None
+
+    def _gap_is_plausible(self, header: BatchHeader) -> bool:
+        """The base offset is not under the CRC: a flipped bit shows only in what follows."""
+        following = self._file.read_at(self.end_position + header.size_bytes, HEADER_BYTES)
+        if len(following) < HEADER_BYTES:
+            return not self._dense
+        base_offset: int = HEADER.unpack(following)[0]
+        return base_offset >= header.next_offset

@@ -81,6 +81,8 @@ class SyncPlan:
             if self.log.directory.checkpoints_urgent:
                 self.log.directory.write_checkpoints()
             for name, content in self.small_files:
+                if self.log.is_deleted:  # a new topic may have taken the path
+                    return False
                 write_atomically(disk, f"{self.path}/{name}", content)
         except OSError as error:
             if error.errno not in NO_SPACE_ERRORS:
