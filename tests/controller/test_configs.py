@@ -100,7 +100,7 @@ def test_dynamic_broker_settings() -> None:
         (TOPIC, [Change("num.partitions", 0, "1")], ErrorCode.INVALID_CONFIG, "num.partitions"),
         (BROKER, [Change("node.id", 0, "2")], ErrorCode.INVALID_CONFIG, "at start only"),
         (BROKER, [Change("num.partitions", 0, "0")], ErrorCode.INVALID_CONFIG, "at least 1"),
-        (ALL_BROKERS, [Change("log.level", 0, "debug")], ErrorCode.INVALID_CONFIG, "one broker only"),
+        (ALL_BROKERS, [Change("log.level", 0, "debug")], ErrorCode.INVALID_CONFIG, "at start only"),
     ],
 )
 def test_refusals(resource: Resource, changes: list[Change], code: ErrorCode, part: str) -> None:

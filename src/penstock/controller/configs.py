@@ -21,7 +21,7 @@ from penstock.metadata.settings import (
     parse_overrides,
     topic_catalogue,
 )
-from penstock.metadata.settings.setting import PER_BROKER, List
+from penstock.metadata.settings.setting import List
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.wire.generated.records_metadata import ConfigRecord
 from penstock.wire.struct import RecordMessage
@@ -202,13 +202,7 @@ def _checked(resource: Resource, values: Mapping[str, str], settings: BrokerSett
         return parse_overrides(values)
     settings.overlay(values)
     catalogue = broker_catalogue()
-    normal = {}
-    for name, text in values.items():
-        setting = catalogue.find(name)
-        if not resource.name and setting.about.update == PER_BROKER:
-            raise SettingError(name, text, "it can be set for one broker only, not for all")
-        normal[name] = setting.format(setting.parse(text)) or ""
-    return normal
+    return {name: (s := catalogue.find(name)).format(s.parse(text)) or "" for name, text in values.items()}
 
 
 def _catalogue_of(resource: Resource) -> Catalogue:

@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.metadata.settings.broker_settings import broker_catalogue
 from penstock.metadata.settings.connection_settings import ConnectionSettings, PeerSettings
 from penstock.metadata.settings.coordination_settings import CoordinationSettings
-from penstock.metadata.settings.setting import CLUSTER_WIDE, INT_MAX, LONG_MAX, PER_BROKER, READ_ONLY, Setting
+from penstock.metadata.settings.setting import CLUSTER_WIDE, INT_MAX, LONG_MAX, READ_ONLY, Setting
 from penstock.metadata.settings.storage_settings import StorageSettings
 from penstock.metadata.settings.topic_settings import topic_catalogue
 
@@ -29,9 +29,8 @@ not exist is refused, with the one that was probably meant.
 Sizes take units (`512MiB`, `1GB`), durations too (`500ms`, `7d`); a bare number counts bytes or milliseconds. In
 TOML a name that begins with another one needs quotes: `"max.connections.per.ip" = 9` beside `max.connections = 99`.
 
-*Changes*: **at start** = file or command line only; **per broker** and **cluster-wide** = also while running, the
-latter for all brokers at once. *No effect*: accepted so that a Kafka configuration can be carried over; the reason is
-given.
+*Changes*: **at start** = file or command line only; **running** = also while the broker runs, for one broker or for
+all of them. *No effect*: accepted so that a Kafka configuration can be carried over; the reason is given.
 """
 
 _GROUPS = (
@@ -40,7 +39,7 @@ _GROUPS = (
     ("Topics, groups, producers and the controller", CoordinationSettings),
     ("Between brokers", PeerSettings),
 )
-_UPDATES = {READ_ONLY: "at start", PER_BROKER: "per broker", CLUSTER_WIDE: "cluster-wide"}
+_UPDATES = {READ_ONLY: "at start", CLUSTER_WIDE: "running"}
 
 
 def render() -> str:

@@ -10,7 +10,6 @@ from msgspec import Struct
 from penstock.metadata.settings.setting import (
     CLUSTER_WIDE,
     INT_MAX,
-    PER_BROKER,
     Bool,
     Int,
     List,
@@ -20,6 +19,7 @@ from penstock.metadata.settings.setting import (
 
 _ONE_LOOP = "a broker is one event loop on one core; run more brokers to use more cores"
 _ONE_BROKER = "this release runs one broker, so there is no other broker to talk to"
+_SYSTEM_BUFFERS = "the operating system sizes socket buffers as the connection needs"
 MIB = 1 << 20
 
 
@@ -64,12 +64,11 @@ class ConnectionSettings(Struct, frozen=True, kw_only=True):
         Int(
             "Connections in all; further ones are closed at once.",
             at_least=1,
-            update=CLUSTER_WIDE,
             kafka_default=str(INT_MAX),
         ),
     ] = 10_000
     max_connections_per_ip: Annotated[
-        int, Int("Connections from one address; further ones are closed at once.", at_least=0, update=CLUSTER_WIDE)
+        int, Int("Connections from one address; further ones are closed at once.", at_least=0)
     ] = INT_MAX
     connections_max_idle_ms: Annotated[
         int, Long("A connection without a request for this long is closed; -1 keeps it.", at_least=-1)
@@ -80,12 +79,14 @@ class ConnectionSettings(Struct, frozen=True, kw_only=True):
             "A client that takes no byte of its responses for this long is cut off.", at_least=1, update=CLUSTER_WIDE
         ),
     ] = 30_000
-    socket_listen_backlog_size: Annotated[int, Int("Connections waiting to be accepted.", at_least=1)] = 50
+    socket_listen_backlog_size: Annotated[
+        int, Int("Connections waiting to be accepted.", at_least=1, no_effect="the event loop's own backlog is used")
+    ] = 50
     socket_send_buffer_bytes: Annotated[
-        int, Int("SO_SNDBUF of a connection; -1 leaves it to the system.", at_least=-1)
+        int, Int("SO_SNDBUF of a connection; -1 leaves it to the system.", at_least=-1, no_effect=_SYSTEM_BUFFERS)
     ] = 102_400
     socket_receive_buffer_bytes: Annotated[
-        int, Int("SO_RCVBUF of a connection; -1 leaves it to the system.", at_least=-1)
+        int, Int("SO_RCVBUF of a connection; -1 leaves it to the system.", at_least=-1, no_effect=_SYSTEM_BUFFERS)
     ] = 102_400
     socket_request_max_bytes: Annotated[
         int, Int("Largest request; a larger one closes the connection before it is read.", at_least=14)
@@ -129,7 +130,12 @@ class ConnectionSettings(Struct, frozen=True, kw_only=True):
         int, Long("Memory for waiting fetches; above it a fetch is answered at once.", at_least=1)
     ] = 64 * MIB
     request_timeout_ms: Annotated[
-        int, Int("How long the broker waits for its own controller and peers.", at_least=1)
+        int,
+        Int(
+            "How long the broker waits for its own controller and peers.",
+            at_least=1,
+            no_effect="the controller is in the process; a change is answered when it is on disk",
+        ),
     ] = 30_000
 
     io_threads: Annotated[
@@ -147,7 +153,7 @@ class ConnectionSettings(Struct, frozen=True, kw_only=True):
 
     log_format: Annotated[str, Text("Form of the program's own log lines.", choices=("text", "json"))] = "text"
     log_level: Annotated[
-        str, Text("Least severe log line written.", choices=("debug", "info", "warning", "error"), update=PER_BROKER)
+        str, Text("Least severe log line written.", choices=("debug", "info", "warning", "error"))
     ] = "info"
 
 

@@ -33,7 +33,13 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
         ),
     ] = None
     min_insync_replicas: Annotated[
-        int, Int("In-sync replicas that acks=all needs.", at_least=1, update=CLUSTER_WIDE)
+        int,
+        Int(
+            "In-sync replicas that acks=all needs.",
+            at_least=1,
+            update=CLUSTER_WIDE,
+            no_effect="every partition has one replica, which is always in sync",
+        ),
     ] = 1
     auto_create_topics_enable: Annotated[bool, Bool("Create a topic when a client asks for its metadata.")] = True
     delete_topic_enable: Annotated[bool, Bool("Allow deleting topics.")] = True
@@ -68,7 +74,12 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
     group_max_size: Annotated[int, Int("Members of one group.", at_least=1, kafka_default=str(INT_MAX))] = 10_000
     group_coordinator_rebalance_protocols: Annotated[
         tuple[str, ...],
-        List("Group protocols served.", choices=("classic",), kafka_default="classic,consumer,streams"),
+        List(
+            "Group protocols served.",
+            choices=("classic",),
+            kafka_default="classic,consumer,streams",
+            no_effect="classic groups are what this release serves",
+        ),
     ] = ("classic",)
 
     producer_id_expiration_ms: Annotated[

@@ -24,9 +24,8 @@ INT_MAX = (1 << 31) - 1
 Value = bool | int | float | str | tuple[str, ...] | None
 Raw = Value | list[Any]
 
-# How a broker setting may change: at start only, for one broker, or for one broker and the whole cluster.
+# How a broker setting may change: at start only, or while running, for one broker or the whole cluster.
 READ_ONLY = "read-only"
-PER_BROKER = "per-broker"
 CLUSTER_WIDE = "cluster-wide"
 
 

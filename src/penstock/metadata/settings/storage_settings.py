@@ -14,7 +14,9 @@ from penstock.metadata.settings.setting import (
     Text,
 )
 
-_NO_CLEANER_THREADS = "compaction runs in the pool of io.threads with bounded memory of its own"
+_NO_COMPACTION = "logs are not compacted yet; a topic with cleanup.policy=compact keeps every record"
+_NO_JITTER = "segments roll at the exact age; one broker has no herd to spread"
+_ONE_SNAPSHOT = "everything in front of the newest snapshot is deleted at once"
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 
@@ -92,7 +94,12 @@ class StorageSettings(PeerSettings, frozen=True, kw_only=True):
         int, Int("How often recovery points are written down.", at_least=0)
     ] = 60_000
     log_flush_start_offset_checkpoint_interval_ms: Annotated[
-        int, Int("How often log start offsets are written down.", at_least=0)
+        int,
+        Int(
+            "How often log start offsets are written down.",
+            at_least=0,
+            no_effect="they are written with the recovery points",
+        ),
     ] = 60_000
 
     log_segment_bytes: Annotated[
@@ -103,10 +110,16 @@ class StorageSettings(PeerSettings, frozen=True, kw_only=True):
     ] = None
     log_roll_hours: Annotated[int, Int("A segment of this age is closed.", at_least=1)] = 168
     log_roll_jitter_ms: Annotated[
-        int | None, Long("Most that the roll time is brought forward at random.", at_least=0, update=CLUSTER_WIDE)
+        int | None,
+        Long(
+            "Most that the roll time is brought forward at random.",
+            at_least=0,
+            update=CLUSTER_WIDE,
+            no_effect=_NO_JITTER,
+        ),
     ] = None
     log_roll_jitter_hours: Annotated[
-        int, Int("Most that the roll time is brought forward at random.", at_least=0)
+        int, Int("Most that the roll time is brought forward at random.", at_least=0, no_effect=_NO_JITTER)
     ] = 0
     log_index_interval_bytes: Annotated[
         int, Int("Bytes of log between two index entries.", at_least=0, update=CLUSTER_WIDE)
@@ -124,7 +137,9 @@ class StorageSettings(PeerSettings, frozen=True, kw_only=True):
     log_cleanup_policy: Annotated[
         tuple[str, ...],
         List(
-            "What happens to old data: delete, compact, or both.", choices=("compact", "delete"), update=CLUSTER_WIDE
+            "What happens to old data: delete, compact (accepted; logs are not compacted yet), or both.",
+            choices=("compact", "delete"),
+            update=CLUSTER_WIDE,
         ),
     ] = ("delete",)
     log_retention_ms: Annotated[
@@ -202,28 +217,52 @@ class StorageSettings(PeerSettings, frozen=True, kw_only=True):
         int, Int("Level when the broker compresses with zstd.", at_least=-131_072, at_most=22, update=CLUSTER_WIDE)
     ] = 3
 
-    log_cleaner_enable: Annotated[bool, Bool("Run compaction.", no_effect="compaction is not switched off")] = True
+    log_cleaner_enable: Annotated[bool, Bool("Run compaction.", no_effect=_NO_COMPACTION)] = True
     log_cleaner_threads: Annotated[
-        int, Int("Compaction threads.", at_least=0, update=CLUSTER_WIDE, no_effect=_NO_CLEANER_THREADS)
+        int, Int("Compaction threads.", at_least=0, update=CLUSTER_WIDE, no_effect=_NO_COMPACTION)
     ] = 1
     log_cleaner_dedupe_buffer_size: Annotated[
-        int, Long("Memory for compaction.", at_least=0, update=CLUSTER_WIDE, no_effect=_NO_CLEANER_THREADS)
+        int, Long("Memory for compaction.", at_least=0, update=CLUSTER_WIDE, no_effect=_NO_COMPACTION)
     ] = 128 * MIB
     log_cleaner_delete_retention_ms: Annotated[
-        int, Long("How long a tombstone stays in a compacted log.", at_least=0, update=CLUSTER_WIDE)
+        int,
+        Long(
+            "How long a tombstone stays in a compacted log.",
+            at_least=0,
+            update=CLUSTER_WIDE,
+            no_effect=_NO_COMPACTION,
+        ),
     ] = 86_400_000
     log_cleaner_min_compaction_lag_ms: Annotated[
-        int, Long("Age below which a record is not compacted away.", at_least=0, update=CLUSTER_WIDE)
+        int,
+        Long(
+            "Age below which a record is not compacted away.",
+            at_least=0,
+            update=CLUSTER_WIDE,
+            no_effect=_NO_COMPACTION,
+        ),
     ] = 0
     log_cleaner_max_compaction_lag_ms: Annotated[
-        int, Long("Age above which a record must be considered for compaction.", at_least=1, update=CLUSTER_WIDE)
+        int,
+        Long(
+            "Age above which a record must be considered for compaction.",
+            at_least=1,
+            update=CLUSTER_WIDE,
+            no_effect=_NO_COMPACTION,
+        ),
     ] = LONG_MAX
     log_cleaner_min_cleanable_ratio: Annotated[
         float,
-        Double("Share of uncompacted bytes that starts compaction.", at_least=0, at_most=1, update=CLUSTER_WIDE),
+        Double(
+            "Share of uncompacted bytes that starts compaction.",
+            at_least=0,
+            at_most=1,
+            update=CLUSTER_WIDE,
+            no_effect=_NO_COMPACTION,
+        ),
     ] = 0.5
     log_cleaner_backoff_ms: Annotated[
-        int, Long("Pause between compaction rounds.", at_least=0, update=CLUSTER_WIDE)
+        int, Long("Pause between compaction rounds.", at_least=0, update=CLUSTER_WIDE, no_effect=_NO_COMPACTION)
     ] = 15_000
 
     metadata_log_segment_bytes: Annotated[
@@ -240,10 +279,15 @@ class StorageSettings(PeerSettings, frozen=True, kw_only=True):
     ] = 3_600_000
     metadata_max_retention_bytes: Annotated[
         int,
-        Long("Metadata log kept behind the newest snapshot; -1: no limit.", at_least=-1),
+        Long("Metadata log kept behind the newest snapshot; -1: no limit.", at_least=-1, no_effect=_ONE_SNAPSHOT),
     ] = 100 * MIB
     metadata_max_retention_ms: Annotated[
-        int, Long("Age up to which metadata log and old snapshots are kept; -1: no limit.", at_least=-1)
+        int,
+        Long(
+            "Age up to which metadata log and old snapshots are kept; -1: no limit.",
+            at_least=-1,
+            no_effect=_ONE_SNAPSHOT,
+        ),
     ] = 604_800_000
     metadata_max_idle_interval_ms: Annotated[
         int,
