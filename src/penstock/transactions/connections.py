@@ -25,26 +25,29 @@ class ConnectionTrail:
     __slots__ = ("_identity", "_newest_add", "_newest_end", "_took_part")
 
     def __init__(self) -> None:
-        self._start(NO_IDENTITY)
-
-    def _start(self, identity: Identity) -> None:
-        self._identity = identity
+        self._identity = NO_IDENTITY
         self._newest_add = NO_CONNECTION
         self._newest_end = NO_CONNECTION
         self._took_part: set[int] = set()  # in the open transaction
 
-    def note_add(self, identity: Identity, connection: int) -> None:
+    def _turn_to(self, identity: Identity) -> None:
+        """Called with identities that were accepted only, so one that is new is the present one."""
         if identity != self._identity:
-            self._start(identity)
+            self._identity = identity
+            self._newest_add = self._newest_end = NO_CONNECTION
+            self._took_part.clear()
+
+    def note_add(self, identity: Identity, connection: int) -> None:
+        self._turn_to(identity)
         self._newest_add = max(self._newest_add, connection)
         if len(self._took_part) < _MOST_CONNECTIONS:
             self._took_part.add(connection)
 
     def note_end(self, identity: Identity, connection: int) -> None:
         """An EndTxn that was not refused; a repeated one counts, for it shows where its client is now."""
-        if identity == self._identity:
-            self._newest_end = max(self._newest_end, connection)
-            self._took_part.clear()
+        self._turn_to(identity)
+        self._newest_end = max(self._newest_end, connection)
+        self._took_part.clear()
 
     def is_late(self, identity: Identity, connection: int) -> bool:
         """Asked of a request that would begin a transaction or end the open one."""
