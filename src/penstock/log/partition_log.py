@@ -11,10 +11,11 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
+from penstock.log.aborted import aborted_transactions
 from penstock.log.appending import AppendResult, append_batches, append_checked, append_followed, roll_segment
 from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.closing import close_log
-from penstock.log.config import LogConfig
+from penstock.log.config import MAX_LONG, LogConfig
 from penstock.log.directory import LogDirectory
 from penstock.log.epochs import LeaderEpochs
 from penstock.log.errors import CorruptSegment
@@ -310,6 +311,10 @@ class PartitionLog:
         first_unstable = producers.first_unstable_offset()
         return high_watermark if first_unstable is None else min(first_unstable, high_watermark)
 
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Loop-safe (a small read per segment not seen before). Producer id and first offset of those to skip."""
+        return aborted_transactions(self, start_offset, end_offset) if self.segments else []
+
     # Forgetting ---------------------------------------------------------------------------------------------
 
     def delete_records_before(self, offset: int) -> Refusal | None:
@@ -322,23 +327,25 @@ class PartitionLog:
         self._move_start(offset)
         return None
 
-    def apply_retention(self, now_ms: int) -> int:
-        """Loop-safe (a small read per segment not seen before). Deletes what time or size has expired."""
+    def apply_retention(self, now_ms: int, committed_end_offset: int = MAX_LONG) -> int:
+        """Loop-safe (a small read per segment not seen before). Deletes what time or size has expired.
+
+        Nothing at or above `committed_end_offset` (the high watermark) goes. Returns how many segments went.
+        """
         if self._read_refusal() or not self.segments:
             return 0
         try:
-            expired_end = expired_end_offset(self, now_ms)
+            expired_end = expired_end_offset(self, now_ms, committed_end_offset)
         except OSError as error:
             self.directory.fail(error)
             return 0
-        if expired_end > self.segments[-1].base_offset and not self.roll():  # even the active segment has expired
-            expired_end = self.segments[-1].base_offset
         before = len(self.segments)
-        if expired_end > self.log_start_offset:
+        active_base = self.segments[-1].base_offset
+        self._move_start(min(expired_end, active_base))
+        deleted = before - len(self.segments)
+        if expired_end > active_base and self.roll():  # even the active segment has expired
             self._move_start(expired_end)
-        else:
-            delete_segments_below(self, self.log_start_offset)
-        return before - len(self.segments)
+        return deleted
 
     def _move_start(self, offset: int) -> None:
         if offset > self.log_start_offset:
@@ -477,6 +484,8 @@ class PartitionLog:
         """An abort marker was appended to `segment`."""
         entry = aborted_entry(self.producers, completed)
         append_aborted(self.directory.disk, segment.path + ".txnindex", entry)
+        if segment.aborted is not None:
+            segment.aborted.append(entry)
 
 
 def _duplicate(batch: ProducerBatch, config: LogConfig) -> AppendResult:

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
 
 
-def expired_end_offset(log: "PartitionLog", now_ms: int) -> int:
+def expired_end_offset(log: "PartitionLog", now_ms: int, committed_end_offset: int) -> int:
     """The end of the prefix of whole segments that time or size has expired; the log start when there is none.
 
     A log whose policy is only `compact` expires nothing.
@@ -26,10 +26,11 @@ def expired_end_offset(log: "PartitionLog", now_ms: int) -> int:
             and segment.size_bytes > 0
             and now_ms - segment.retention_timestamp(disk) > config.retention_ms
         )
-        if not (too_big or too_old):
+        end_offset = log.end_offset if is_active else segments[index + 1].base_offset
+        if not (too_big or too_old) or end_offset > committed_end_offset:
             break
         surplus_bytes -= segment.size_bytes
-        expired_end = log.end_offset if is_active else segments[index + 1].base_offset
+        expired_end = end_offset
     return expired_end
 
 

@@ -13,6 +13,7 @@ from penstock.log.checkpoints import read_whole
 from penstock.log.config import LogConfig
 from penstock.log.offset_index import IndexCache, OffsetEntries, OffsetIndex, decode_entries
 from penstock.log.time_index import TimeIndex, read_last_entry
+from penstock.log.txn_index import AbortedTransaction
 from penstock.model.ports import Disk, DiskFile
 from penstock.records.batch import NO_TIMESTAMP
 
@@ -28,6 +29,7 @@ class TimestampOffset(NamedTuple):
 
 class Segment:
     __slots__ = (
+        "aborted",
         "base_offset",
         "bytes_since_index",
         "created_ms",
@@ -58,6 +60,8 @@ class Segment:
         """Used since the open-file clock last passed."""
         self.marks: dict[int, int] | None = None
         """Batch starts: base offset → position. Only a shortcut; any entry may be missing."""
+        self.aborted: list[AbortedTransaction] | None = None
+        """What its transaction index holds, once somebody has looked."""
         self.bytes_since_index = 0
         self.first_timestamp = NO_TIMESTAMP
         """Max timestamp of the first batch: rolling by time counts from it."""

@@ -140,6 +140,7 @@ def _truncate_indexes(disk: Disk, segment: Segment, position: int, end_offset: i
     if disk.exists(aborted_path):
         kept = [entry for entry in read_aborted(disk, aborted_path) if entry.last_offset < end_offset]
         write_aborted(disk, aborted_path, kept)
+    segment.aborted = None
     last_timestamp, last_relative = times[-1] if times else (NO_TIMESTAMP, 0)
     segment.become_active(keep, len(times) * ENTRY_BYTES, last_timestamp)
     segment.bytes_since_index = position - (positions[-1] if keep else 0)

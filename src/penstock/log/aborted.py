@@ -1,0 +1,42 @@
+"""Which transactions a read-committed reader must skip: the aborted ones that reach into what it reads.
+
+Entries stand in the transaction index of the segment with the abort marker, which may lie behind the segment that is
+read. They are kept in memory once looked at; segments without aborted transactions cost one look at the file system.
+"""
+
+from typing import TYPE_CHECKING
+
+from penstock.log.reading import segment_holding
+from penstock.log.txn_index import AbortedTransaction, read_aborted
+
+if TYPE_CHECKING:
+    from penstock.log.partition_log import PartitionLog
+    from penstock.log.segment import Segment
+
+
+def aborted_transactions(log: "PartitionLog", start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+    """Producer id and first offset of every aborted transaction with records in `start_offset`…`end_offset`.
+
+    A read lies within one segment, so the end is brought forward to the end of that segment: more than is needed, but
+    never the history of the whole log.
+    """
+    segments = log.segments
+    at = max(segment_holding(segments, start_offset), 0)
+    if at + 1 < len(segments):
+        end_offset = min(end_offset, segments[at + 1].base_offset)
+    found: list[tuple[int, int]] = []
+    for segment in segments[at:]:
+        for entry in _entries(log, segment):
+            if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                found.append((entry.producer_id, entry.first_offset))
+            if entry.last_stable_offset >= end_offset:
+                return found
+    return found
+
+
+def _entries(log: "PartitionLog", segment: "Segment") -> list[AbortedTransaction]:
+    if segment.aborted is None:
+        path = segment.path + ".txnindex"
+        disk = log.directory.disk
+        segment.aborted = read_aborted(disk, path) if disk.exists(path) else []
+    return segment.aborted

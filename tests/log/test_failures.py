@@ -1,0 +1,122 @@
+"""Disks that are full, nearly full, or broken."""
+
+import errno
+
+import pytest
+
+from penstock.log.config import LogConfig
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.sim.disk import CrashingDisk
+from tests.log.logs import NOW_MS, TOPIC_ID, append, batch, code_of, new_log, open_log, open_store, values
+
+
+def test_a_full_disk_refuses_the_append_and_nothing_else_happens() -> None:
+    disk = CrashingDisk()
+    log = new_log(disk=disk)
+    append(log, "a")
+    path = log.segments[0].path + ".log"
+    size = disk.size(path)
+    disk.capacity_bytes = disk.used_bytes() + 30
+    refusal = log.append_as_leader(batch("too much"), 0, NOW_MS)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.code.retriable) == (ErrorCode.KAFKA_STORAGE_ERROR, True)
+    assert "no space" in refusal.message
+    assert disk.size(path) == size, "what was half written is gone"
+    assert values(log) == [b"a"], "reading goes on"
+    disk.capacity_bytes = None
+    assert append(log, "b") == 1
+    log.flush()
+    disk.crash()
+    assert values(new_log(disk=disk)) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("room", range(0, 120, 7))
+def test_a_disk_that_fills_up_anywhere_in_first_append_or_roll(room: int) -> None:
+    disk = CrashingDisk()
+    config = LogConfig(segment_bytes=150, index_interval_bytes=0)
+    log = new_log(config, disk)
+    for number in range(4):
+        disk.capacity_bytes = disk.used_bytes() + room
+        refused = log.append_as_leader(batch(f"{number}"), 0, NOW_MS)
+        disk.capacity_bytes = None
+        if isinstance(refused, Refusal):
+            assert append(log, f"{number}") == number
+    assert values(log) == [b"0", b"1", b"2", b"3"]
+    log.flush()
+    assert log.synced_end_offset == 4
+    assert values(new_log(config, disk)) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_broken_disk_fails_the_directory() -> None:
+    disk = CrashingDisk()
+    log = new_log(disk=disk)
+    append(log)
+    disk.write_error = errno.EIO
+    assert code_of(log.append_as_leader(batch("v"), 0, NOW_MS)) is ErrorCode.KAFKA_STORAGE_ERROR
+    disk.write_error = None
+    refusal = log.append_as_leader(batch("v"), 0, NOW_MS)
+    assert code_of(refusal) is ErrorCode.KAFKA_STORAGE_ERROR, "never again until a restart"
+    assert "Repair the disk and restart" in refusal.message  # type: ignore[union-attr]
+
+
+def test_a_failed_flush_fails_the_directory() -> None:
+    disk = CrashingDisk()
+    log = new_log(disk=disk)
+    append(log)
+    disk.sync_error = errno.EIO
+    log.flush()
+    assert log.synced_end_offset == 0
+    assert log.directory.failure is not None
+
+
+def test_a_directory_that_cannot_be_read_leaves_the_others_alone() -> None:
+    disk = CrashingDisk()
+    disk.make_dirs("/")
+    disk.open("/bad", create=True)  # a file where a directory must be
+    store = open_store(disk, "/bad", "/good")
+    assert [directory.failure is None for directory in store.directories] == [False, True]
+    log = open_log(store)
+    assert log.directory.path == "/good"
+    assert append(log) == 0
+
+
+def test_appends_are_refused_above_the_usage_limit_until_there_is_room() -> None:
+    disk = CrashingDisk()
+    store = open_store(disk, max_usage=0.9)
+    log = open_log(store)
+    append(log, "x" * 500)
+    disk.capacity_bytes = disk.used_bytes() + 10
+    store.check_usage()
+    refusal = log.append_as_leader(batch("v"), 0, NOW_MS)
+    assert code_of(refusal) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "log.dir.max.usage" in refusal.message  # type: ignore[union-attr]
+    assert values(log) == [b"x" * 500]
+    disk.capacity_bytes = disk.used_bytes() * 10
+    store.check_usage()
+    assert append(log) == 1
+
+
+def test_retention_works_on_a_full_disk() -> None:
+    disk = CrashingDisk()
+    store = open_store(disk)
+    log = open_log(store, LogConfig(segment_bytes=200, retention_ms=1000))
+    for number in range(8):
+        append(log, timestamp_ms=NOW_MS - 100_000 + number)
+    log.flush()
+    disk.capacity_bytes = disk.used_bytes()
+    assert log.apply_retention(NOW_MS) > 0
+    assert disk.used_bytes() < disk.capacity_bytes
+    assert store.directories[0].failure is None
+    assert len(log.segments) <= 2
+
+
+def test_checkpoints_wait_for_room() -> None:
+    disk = CrashingDisk()
+    store = open_store(disk)
+    append(store.open("t", 0, TOPIC_ID, LogConfig()))
+    disk.capacity_bytes = disk.used_bytes()
+    store.write_checkpoints()
+    assert store.directories[0].failure is None
+    disk.capacity_bytes = None
+    store.write_checkpoints()
+    assert disk.exists("/data/recovery-point-offset-checkpoint")

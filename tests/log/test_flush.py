@@ -1,0 +1,270 @@
+"""Group commit and flush modes: who syncs when, how many appends share a sync, and what a failed sync does."""
+
+import asyncio
+import errno
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from penstock.log.config import LogConfig
+from penstock.log.directory import LogDirectory
+from penstock.log.store import LogStore
+from penstock.model.errors import ErrorCode
+from penstock.sim.disk import CrashingDisk
+from tests.log.logs import NOW_MS, TOPIC_ID, append, batch, code_of, open_log, open_store, values
+from tests.waiting import eventually_async
+
+
+class Gate:
+    """Holds syncs back until opened: a slow disk under the test's control."""
+
+    def __init__(self, disk: CrashingDisk, only: str = "") -> None:
+        self.event = threading.Event()
+        self.waiting: list[str] = []
+        self.only = only
+        disk.before_sync = self._wait
+
+    def _wait(self, path: str) -> None:
+        if self.only in path:
+            self.waiting.append(path)
+            assert self.event.wait(20)
+
+    def open(self) -> None:
+        self.event.set()
+
+
+@asynccontextmanager
+async def running(disk: CrashingDisk, *paths: str, workers: int = 4) -> AsyncIterator[LogStore]:
+    store = open_store(disk, *paths, sync_workers=workers)
+    with ThreadPoolExecutor(workers) as pool:
+        store.start(asyncio.get_running_loop(), pool)
+        yield store
+
+
+def on_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(test())
+
+    run.__name__ = test.__name__
+    run.__doc__ = test.__doc__
+    return run
+
+
+@on_loop
+async def test_appends_are_synced_without_being_asked() -> None:
+    disk = CrashingDisk()
+    async with running(disk) as store:
+        log = open_log(store)
+        heard: list[int] = []
+        log.on_synced = heard.append
+        append(log, "a")
+        assert log.synced_end_offset == 0
+        assert log.counted_end_offset == 0, "not counted before it is synced"
+        await eventually_async(lambda: log.synced_end_offset == 1)
+        assert heard == [1]
+        assert log.counted_end_offset == 1
+        disk.crash()
+    assert values(open_log(open_store(disk))) == [b"a"]
+
+
+@on_loop
+async def test_appends_during_a_sync_share_the_next_one() -> None:
+    disk = CrashingDisk()
+    gate = Gate(disk, ".log")
+    async with running(disk) as store:
+        log = open_log(store)
+        heard: list[int] = []
+        log.on_synced = heard.append
+        append(log, "first")
+        await eventually_async(lambda: gate.waiting)
+        for _ in range(100):
+            append(log)
+        await asyncio.get_running_loop().run_in_executor(None, int)  # let the loop turn
+        assert len(gate.waiting) == 1, "one sync at a time for a log"
+        assert heard == []
+        gate.open()
+        await store.drain()
+        assert heard == [1, 101]
+        assert store.directories[0].commit is not None
+        assert store.directories[0].commit.syncs == 2
+
+
+@on_loop
+async def test_logs_are_synced_side_by_side() -> None:
+    disk = CrashingDisk()
+    gate = Gate(disk, ".log")
+    async with running(disk, workers=3) as store:
+        for number in range(10):
+            append(open_log(store, partition=number))
+        await eventually_async(lambda: len(gate.waiting) == 3)
+        gate.open()
+        await store.drain()
+        assert all(log.synced_end_offset == 1 for log in store.logs())
+
+
+@on_loop
+async def test_a_slow_log_does_not_hold_up_another() -> None:
+    disk = CrashingDisk()
+    gate = Gate(disk, "t-0/")
+    async with running(disk) as store:
+        slow, quick = open_log(store), open_log(store, partition=1)
+        append(slow)
+        await eventually_async(lambda: gate.waiting)
+        append(quick)
+        await eventually_async(lambda: quick.synced_end_offset == 1)
+        assert slow.synced_end_offset == 0
+        gate.open()
+        await store.drain()
+
+
+@on_loop
+async def test_a_failed_sync_fails_the_directory_for_good() -> None:
+    disk = CrashingDisk()
+    async with running(disk, "/one", "/two") as store:
+        failed: list[tuple[LogDirectory, OSError]] = []
+        store.on_directory_failed = lambda directory, error: failed.append((directory, error))
+        bad, good = store.directories
+        log = store.open("t", 0, TOPIC_ID, LogConfig(), directory=bad)
+        sibling = store.open("t", 1, TOPIC_ID, LogConfig(), directory=bad)
+        other = store.open("t", 2, TOPIC_ID, LogConfig(), directory=good)
+        append(log, "synced")
+        await store.drain()
+        disk.sync_error = errno.EIO
+        append(log, "lost")
+        await eventually_async(lambda: failed)
+        disk.sync_error = None
+        assert failed[0][0] is bad
+        assert failed[0][1].errno == errno.EIO
+        assert log.synced_end_offset == 1, "never counted"
+        for dead in (log, sibling):
+            assert code_of(dead.append_as_leader(batch("v"), 0, NOW_MS)) is ErrorCode.KAFKA_STORAGE_ERROR
+            assert dead.read(0, 100, 1) is ErrorCode.KAFKA_STORAGE_ERROR
+        append(other, "fine")
+        await store.drain()
+        assert other.synced_end_offset == 1
+        await store.stop()
+        store.close()
+        assert not disk.exists("/one/.kafka_cleanshutdown")
+        assert disk.exists("/two/.kafka_cleanshutdown")
+
+
+@on_loop
+async def test_a_failure_in_the_pool_is_told_on_the_loop() -> None:
+    disk = CrashingDisk()
+    async with running(disk) as store:
+        threads: list[threading.Thread] = []
+        store.on_directory_failed = lambda *_: threads.append(threading.current_thread())
+        append(open_log(store))
+        await store.drain()
+        disk.sync_error = errno.EIO
+        await asyncio.get_running_loop().run_in_executor(None, store.write_checkpoints)
+        await eventually_async(lambda: threads)
+        assert threads == [threading.current_thread()]
+
+
+@on_loop
+async def test_interval_mode_syncs_by_time() -> None:
+    disk = CrashingDisk()
+    async with running(disk) as store:
+        log = open_log(store, LogConfig(flush_mode="interval", flush_ms=10))
+        append(log)
+        assert log.counted_end_offset == 1, "counted at once"
+        assert log.synced_end_offset == 0
+        await eventually_async(lambda: log.synced_end_offset == 1)
+        append(log)
+        await eventually_async(lambda: log.synced_end_offset == 2)
+
+
+@on_loop
+async def test_interval_mode_syncs_by_count() -> None:
+    disk = CrashingDisk()
+    async with running(disk) as store:
+        log = open_log(store, LogConfig(flush_mode="interval", flush_ms=3_600_000, flush_messages=10))
+        append(log, *["v"] * 9)
+        await store.drain()
+        assert log.synced_end_offset == 0
+        append(log)
+        await store.drain()
+        assert log.synced_end_offset == 10
+        await store.stop()
+
+
+@on_loop
+async def test_os_mode_syncs_only_what_is_closed() -> None:
+    disk = CrashingDisk()
+    async with running(disk) as store:
+        log = open_log(store, LogConfig(flush_mode="os"))
+        append(log, "a", "b")
+        await store.drain()
+        assert disk.syncs == 0
+        assert log.counted_end_offset == 2
+        log.roll()
+        append(log, "c")
+        await store.drain()
+        assert (log.synced_end_offset, log.end_offset) == (2, 3)
+        disk.crash()
+    assert values(open_log(open_store(disk)))[:2] == [b"a", b"b"]
+
+
+@on_loop
+async def test_a_full_disk_delays_what_belongs_to_a_sync() -> None:
+    disk = CrashingDisk()
+    async with running(disk) as store:
+        log = open_log(store)
+        append(log)
+        disk.capacity_bytes = disk.used_bytes()
+        await eventually_async(lambda: store.directories[0].commit is not None and store.directories[0].commit.syncs)
+        await store.drain()
+        assert log.synced_end_offset == 0
+        assert store.directories[0].failure is None
+        disk.capacity_bytes = None
+        await eventually_async(lambda: log.synced_end_offset == 1)
+
+
+@on_loop
+async def test_truncation_makes_a_sync_under_way_worthless() -> None:
+    disk = CrashingDisk()
+    async with running(disk) as store:
+        log = open_log(store)
+        append(log, "a")
+        await store.drain()
+        gate = Gate(disk, ".log")
+        append(log, "b")
+        await eventually_async(lambda: gate.waiting)
+        disk.before_sync = None
+        log.truncate_to(1)
+        append(log, "other", epoch=1)
+        gate.open()
+        await eventually_async(lambda: log.synced_end_offset == 2)
+        disk.crash()
+    assert values(open_log(open_store(disk))) == [b"a", b"other"]
+
+
+@on_loop
+async def test_a_deleted_log_under_sync_harms_nobody() -> None:
+    disk = CrashingDisk()
+    gate = Gate(disk, ".log")
+    async with running(disk) as store:
+        log = open_log(store)
+        append(log)
+        await eventually_async(lambda: gate.waiting)
+        store.delete(log)
+        fresh = store.open("t", 0, b"a new topic's id", LogConfig())
+        assert append(fresh, "new") == 0
+        gate.open()
+        await store.drain()
+        assert store.directories[0].failure is None
+        assert fresh.synced_end_offset == 1
+        await eventually_async(lambda: disk.list_dir("/data") == ["t-0"])
+        await store.stop()
+        store.close()
+    assert values(open_store(disk).open("t", 0, b"a new topic's id", LogConfig())) == [b"new"]
+
+
+def test_flush_modes_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"flush\.mode 'never'"):
+        LogConfig(flush_mode="never")
