@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.metadata.delta import MetadataDelta, UnsupportedRecord, replay
-from penstock.metadata.features import METADATA_LEVEL, METADATA_VERSION, UnsupportedLevel
+from penstock.metadata.features import METADATA_LEVEL, METADATA_VERSION, UnsupportedLevel, record_version
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import PartitionImage
+from penstock.wire.errors import WireError
 from penstock.wire.generated.records_metadata import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
@@ -20,6 +21,7 @@ from penstock.wire.generated.records_metadata import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from penstock.wire.records import encode_metadata_record
 from penstock.wire.struct import RecordMessage
 from tests.metadata.histories import histories
 
@@ -74,6 +76,15 @@ def test_indexes_agree(records: list[RecordMessage]) -> None:
     assert dict(image.directory_replicas) == dict(replicas)
     with_marks = {name.replace(".", "_"): name for name in image.topics if "." in name or "_" in name}
     assert dict(image.collision_names.items()) == with_marks
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories())
+def test_replay_from_bytes_is_the_same(records: list[RecordMessage]) -> None:
+    delta = MetadataDelta(MetadataImage())
+    for offset, record in enumerate(records):
+        delta.replay_encoded(encode_metadata_record(record, record_version(record)), offset)
+    assert comparable(delta.close(len(records), 0)) == comparable(replay(MetadataImage(), records))
 
 
 @settings(max_examples=50, deadline=None)
@@ -176,3 +187,12 @@ def test_a_newer_level_stops_the_node() -> None:
             replay(MetadataImage(), [FeatureLevelRecord(name, level)])
     image = replay(MetadataImage(), [FeatureLevelRecord("group.version", 0)])
     assert image.features == {}, "level 0 is absence"
+
+
+def test_malformed_bytes_are_refused() -> None:
+    whole = encode_metadata_record(topic_with(1)[1], 1)
+    delta = MetadataDelta(replay(MetadataImage(), topic_with(0)))
+    for value in (b"", b"\x01", whole[:20], whole[:-1], whole + b"x", b"\x01\x03\x63" + whole[3:]):
+        with pytest.raises(WireError):
+            delta.replay_encoded(value, 0)
+    delta.replay_encoded(whole, 0)

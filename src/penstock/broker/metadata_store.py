@@ -37,7 +37,6 @@ from penstock.quorum.election_state import (
 from penstock.records.batch import CorruptBatch, iter_headers
 from penstock.records.reader import read_records
 from penstock.wire.errors import WireError
-from penstock.wire.records import decode_metadata_record
 
 METADATA_TOPIC_ID = bytes(15) + b"\x01"  # Kafka's well-known one
 _READ_BYTES = 4 << 20
@@ -188,7 +187,7 @@ class MetadataStore:
                 if header.next_offset > offset and not header.is_control:
                     for record in read_records(content, pos):
                         if record.offset >= offset:
-                            delta.replay(decode_metadata_record(record.value or b""), record.offset)
+                            delta.replay_encoded(record.value or b"", record.offset)
                 offset = max(offset, header.next_offset)
                 timestamp_ms = max(timestamp_ms, header.max_timestamp)
         return timestamp_ms

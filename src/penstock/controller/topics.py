@@ -72,14 +72,13 @@ def decide_create_topics(
     chooser = DirectoryChooser(image)
     answers: list[CreatedTopic | Refusal] = []
     records: list[Iterable[RecordMessage]] = []
-    budget = MAX_PARTITIONS_PER_REQUEST
     names = _NameCheck(image, topics)
+    planner = _Planner(image, settings, rng)
     for topic in topics:
-        plan = names.refuse(topic.name) or _plan_topic(image, topic, settings, rng, budget)
+        plan = names.refuse(topic.name) or planner.plan(topic)
         if isinstance(plan, Refusal):
             answers.append(plan)
             continue
-        budget -= plan.partitions
         topic_id = new_uuid(rng.random_bytes)
         answers.append(CreatedTopic(topic.name, topic_id, plan.partitions, plan.replication_factor, plan.configs))
         records.append(_creation_records(topic.name, topic_id, plan, image, chooser))
@@ -108,58 +107,65 @@ class _NameCheck:
         return None if other == name else collision_refusal(name, other)
 
 
-def _plan_topic(
-    image: MetadataImage, topic: NewTopic, settings: BrokerSettings, rng: Rng, budget: int
-) -> _Plan | Refusal:
-    configs = _own_configs(topic)
-    if isinstance(configs, Refusal):
-        return configs
-    if topic.assignments:
-        plan = _plan_assigned(image, topic, configs)
-    else:
-        plan = _plan_placed(image, topic, configs, settings, rng)
-    if isinstance(plan, _Plan) and plan.partitions > budget:
-        return Refusal(
-            ErrorCode.POLICY_VIOLATION,
-            f"one request may create {MAX_PARTITIONS_PER_REQUEST} partitions; {topic.name!r} goes beyond that, "
-            "create it with fewer and add partitions afterwards",
-        )
-    return plan
+class _Planner:
+    """Plans the topics of one request, and keeps count of what it may still create."""
 
+    def __init__(self, image: MetadataImage, settings: BrokerSettings, rng: Rng) -> None:
+        self._image = image
+        self._settings = settings
+        self._rng = rng
+        self._usable = [broker.id for broker in image.usable_brokers()]
+        self._default_factor = default_replication_factor(image, settings)
+        self._budget = MAX_PARTITIONS_PER_REQUEST
 
-def _plan_placed(
-    image: MetadataImage, topic: NewTopic, configs: Mapping[str, str], settings: BrokerSettings, rng: Rng
-) -> _Plan | Refusal:
-    count = settings.num_partitions if topic.partitions == BY_DEFAULT else topic.partitions
-    if count < 1:
-        return Refusal(ErrorCode.INVALID_PARTITIONS, f"topic {topic.name!r}: {count} partitions; it needs at least 1")
-    factor = topic.replication_factor
-    if factor == BY_DEFAULT:
-        factor = default_replication_factor(image, settings)
-    usable = [broker.id for broker in image.usable_brokers()]
-    if refused := refuse_factor(topic.name, factor, len(usable)):
-        return refused
-    start = int(rng.uniform(0, len(usable)))
-    return _Plan(plan_replicas(usable, 0, count, factor, start), count, factor, configs)
+    def plan(self, topic: NewTopic) -> _Plan | Refusal:
+        configs = _own_configs(topic)
+        if isinstance(configs, Refusal):
+            return configs
+        plan = self._plan_assigned(topic, configs) if topic.assignments else self._plan_placed(topic, configs)
+        if isinstance(plan, Refusal):
+            return plan
+        if plan.partitions > self._budget:
+            return Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"one request may create {MAX_PARTITIONS_PER_REQUEST} partitions; {topic.name!r} goes beyond that, "
+                "create it with fewer and add partitions afterwards",
+            )
+        self._budget -= plan.partitions
+        return plan
 
+    def _plan_placed(self, topic: NewTopic, configs: Mapping[str, str]) -> _Plan | Refusal:
+        count = self._settings.num_partitions if topic.partitions == BY_DEFAULT else topic.partitions
+        if count < 1:
+            return Refusal(
+                ErrorCode.INVALID_PARTITIONS, f"topic {topic.name!r}: {count} partitions; it needs at least 1"
+            )
+        factor = topic.replication_factor
+        if factor == BY_DEFAULT:
+            factor = self._default_factor
+        usable = self._usable
+        if refused := refuse_factor(topic.name, factor, len(usable)):
+            return refused
+        start = int(self._rng.uniform(0, len(usable))) if len(usable) > 1 else 0
+        return _Plan(plan_replicas(usable, 0, count, factor, start), count, factor, configs)
 
-def _plan_assigned(image: MetadataImage, topic: NewTopic, configs: Mapping[str, str]) -> _Plan | Refusal:
-    if topic.partitions != BY_DEFAULT or topic.replication_factor != BY_DEFAULT:
-        return Refusal(
-            ErrorCode.INVALID_REQUEST,
-            f"topic {topic.name!r}: replicas are assigned by hand, so partitions and replication factor must be -1",
-        )
-    assignments = topic.assignments or {}
-    count = len(assignments)
-    if set(assignments) != set(range(count)):
-        return Refusal(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"topic {topic.name!r}: partitions must be numbered 0 to {count - 1} without gaps",
-        )
-    ordered = [assignments[number] for number in range(count)]
-    if refused := refuse_assignment(image, topic.name, ordered, len(ordered[0])):
-        return refused
-    return _Plan(ordered, count, len(ordered[0]), configs)
+    def _plan_assigned(self, topic: NewTopic, configs: Mapping[str, str]) -> _Plan | Refusal:
+        if topic.partitions != BY_DEFAULT or topic.replication_factor != BY_DEFAULT:
+            return Refusal(
+                ErrorCode.INVALID_REQUEST,
+                f"topic {topic.name!r}: with replicas assigned by hand, partitions and replication factor must be -1",
+            )
+        assignments = topic.assignments or {}
+        count = len(assignments)
+        if set(assignments) != set(range(count)):
+            return Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"topic {topic.name!r}: partitions must be numbered 0 to {count - 1} without gaps",
+            )
+        ordered = [assignments[number] for number in range(count)]
+        if refused := refuse_assignment(self._image, topic.name, ordered, len(ordered[0])):
+            return refused
+        return _Plan(ordered, count, len(ordered[0]), configs)
 
 
 def refuse_factor(name: str, factor: int, brokers: int) -> Refusal | None:

@@ -13,8 +13,14 @@ from penstock.metadata.features import check_level
 from penstock.metadata.image import TOPIC_RESOURCE, BrokerImage, MetadataImage, TopicImage, collision_key
 from penstock.metadata.listeners import SECURITY_PROTOCOLS, Listener
 from penstock.metadata.partition import PartitionImage, apply_change, partition_from_record
+from penstock.wire.records import decode_metadata_record
 from penstock.wire.struct import RecordMessage
 
+# A framed PartitionRecord: frame version 1, type 3, version, then number, topic id and the partition's state.
+_PARTITION_FRAME = b"\x01\x03"
+_VERSION_POSITION, _NUMBER_POSITION, _ID_POSITION, _STATE_POSITION = 2, 3, 7, 23
+_DECODED_STATES_MAX = 4096
+_decoded_states: dict[tuple[int, bytes], PartitionImage] = {}
 _PROTOCOL_NAMES = {code: name for name, code in SECURITY_PROTOCOLS.items()}
 
 
@@ -57,6 +63,26 @@ class MetadataDelta:
                 "act upon; start the release that wrote it"
             )
         replay(self, record)
+
+    def replay_encoded(self, value: bytes, offset: int) -> None:
+        """Replays a record from its bytes. Raises `WireError`, or `UnsupportedRecord`.
+
+        Partition records are nearly all of a large log, and nearly all alike but for number and topic, which come
+        first and have a fixed size. What follows is looked up instead of decoded again.
+        """
+        if value[:2] != _PARTITION_FRAME or len(value) < _STATE_POSITION:
+            self.replay(decode_metadata_record(value), offset)
+            return
+        encoded = value[_STATE_POSITION:]
+        version = value[_VERSION_POSITION]
+        partition = _decoded_states.get((version, encoded))
+        if partition is None:
+            record: Any = decode_metadata_record(value)
+            if len(_decoded_states) >= _DECODED_STATES_MAX:
+                _decoded_states.clear()
+            _decoded_states[version, encoded] = partition = partition_from_record(record)
+        number = int.from_bytes(value[_NUMBER_POSITION:_ID_POSITION], "big", signed=True)
+        self._put_partition(value[_ID_POSITION:_STATE_POSITION], number, partition)
 
     def changed_partitions(self) -> Iterator[tuple[TopicChange, int, PartitionImage]]:
         """Every partition that is new or different, with its new state."""
@@ -119,13 +145,14 @@ class MetadataDelta:
         self.topic_changes[record.topic_id] = TopicChange(record.name, record.topic_id, [], created=True)
 
     def _replay_partition(self, record: Any) -> None:
-        change = self._change_of(record.topic_id)
-        partition = partition_from_record(record)
-        number = record.partition_id
+        self._put_partition(record.topic_id, record.partition_id, partition_from_record(record))
+
+    def _put_partition(self, topic_id: bytes, number: int, partition: PartitionImage) -> None:
+        change = self._change_of(topic_id)
         if number == len(change.partitions):
             change.partitions.append(partition)
             self._partition_change += 1
-        elif number < len(change.partitions):
+        elif 0 <= number < len(change.partitions):
             self._count_directories(change.partitions[number], -1)
             change.partitions[number] = partition
         else:

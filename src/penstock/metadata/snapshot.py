@@ -33,7 +33,7 @@ from penstock.wire.generated.records_metadata import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from penstock.wire.records import decode_metadata_record, encode_metadata_record
+from penstock.wire.records import encode_metadata_record
 from penstock.wire.struct import RecordMessage
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
@@ -103,7 +103,7 @@ def replay_snapshot(content: Buffer, snapshot: SnapshotId, delta: MetadataDelta)
                     timestamp_ms = snapshot_timestamp(content, pos)
                 continue
             for record in read_records(content, pos):
-                delta.replay(decode_metadata_record(record.value or b""), record.offset)
+                delta.replay_encoded(record.value or b"", record.offset)
     except CorruptBatch as error:
         raise CorruptSnapshot(f"{snapshot.file_name} cannot be read: {error}") from error
     if last_control != SNAPSHOT_FOOTER or end != len(content):
