@@ -18,6 +18,7 @@ from penstock.broker.metadata_driver import MetadataDriver
 from penstock.broker.partitions import PartitionTable
 from penstock.broker.reachability import ReachabilityWatch
 from penstock.broker.router import Router
+from penstock.broker.transactional_produce import NoTransactions, Transactions
 from penstock.log.config import LogConfig
 from penstock.log.directory import LogDirectory
 from penstock.log.partition_log import PartitionLog
@@ -60,6 +61,7 @@ class Broker:
         self.fetch_sessions = FetchSessionCache(self.settings.max_incremental_fetch_session_cache_slots, rng)
         self.reachability = ReachabilityWatch()
         self.groups = GroupService(self.settings, self.node_id, clock, rng, pool, self._open_coordinator_partition)
+        self.transactions: Transactions = NoTransactions()
         self.fetch = FetchHandler(self)
         self.router = Router(self, ProduceHandler(self), self.fetch)
         self._directories = dict(zip(directory_ids, logs.directories, strict=True))

@@ -42,11 +42,12 @@ class HotHandler(Protocol):
         context: RequestContext,
         frame: memoryview,
         position: int,
-        last: bool,
+        prepared: Any,
     ) -> bool:
-        """False: `prepare` must run first; then comes the `last` call, which always answers."""
+        """False, only where `prepared` is None: `prepare` must run first, and what it returns is handed in then."""
 
-    async def prepare(self, context: RequestContext, frame: memoryview, position: int) -> None: ...
+    async def prepare(self, context: RequestContext, frame: memoryview, position: int) -> Any:
+        """Whatever has to be waited for. Never returns None."""
 
 
 class ConnectionState:
@@ -138,7 +139,7 @@ class Router:
         reply = connection.begin_reply(len(frame))
         hot = self._hot.get(api_key)
         if hot is not None:
-            if state.working or not hot.handle(connection, reply, context, frame, position, False):
+            if state.working or not hot.handle(connection, reply, context, frame, position, None):
                 copy = memoryview(bytearray(frame))
                 self._enqueue(connection, state, lambda: _run_hot(hot, connection, reply, context, copy, position))
         else:
@@ -201,9 +202,9 @@ class Router:
 async def _run_hot(
     hot: HotHandler, connection: Connection, reply: Reply, context: RequestContext, frame: memoryview, position: int
 ) -> None:
-    await hot.prepare(context, frame, position)
+    prepared = await hot.prepare(context, frame, position)
     if not connection.closed:
-        hot.handle(connection, reply, context, frame, position, True)
+        hot.handle(connection, reply, context, frame, position, prepared)
 
 
 def _skip_tagged_fields(frame: memoryview, position: int) -> int:

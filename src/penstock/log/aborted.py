@@ -7,7 +7,8 @@ read. They are kept in memory once looked at; segments without aborted transacti
 from typing import TYPE_CHECKING
 
 from penstock.log.reading import segment_holding
-from penstock.log.txn_index import AbortedTransaction, read_aborted
+from penstock.log.sync import NO_SPACE_ERRORS
+from penstock.log.txn_index import AbortedTransaction, append_aborted, encode_aborted, read_aborted
 
 if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
@@ -32,6 +33,22 @@ def aborted_transactions(log: "PartitionLog", start_offset: int, end_offset: int
             if entry.last_stable_offset >= end_offset:
                 return found
     return found
+
+
+def note_aborted(log: "PartitionLog", segment: "Segment", entry: AbortedTransaction) -> None:
+    """Adds an entry. On a full disk the whole index is written with the next sync that finds room."""
+    entries = _entries(log, segment)
+    entries.append(entry)
+    name = f"{segment.base_offset:020d}.txnindex"
+    try:
+        if not log.waits_for_sync(name):
+            append_aborted(log.directory.disk, segment.path + ".txnindex", entry)
+            return
+    except OSError as error:
+        if error.errno not in NO_SPACE_ERRORS:
+            log.directory.fail(error)
+            return
+    log.add_small_file(name, encode_aborted(entries))
 
 
 def _entries(log: "PartitionLog", segment: "Segment") -> list[AbortedTransaction]:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from penstock.log.aborted import aborted_transactions
+from penstock.log.aborted import aborted_transactions, note_aborted
 from penstock.log.appending import AppendResult, append_batches, append_checked, append_followed, roll_segment
 from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.closing import close_log
@@ -28,7 +28,6 @@ from penstock.log.retention import delete_segments_below, expired_end_offset
 from penstock.log.segment import Segment
 from penstock.log.sync import SyncPlan
 from penstock.log.truncation import truncate_fully, truncate_log
-from penstock.log.txn_index import append_aborted
 from penstock.log.validation import check_client_batch, needs_preparation, prepare_batch
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Buffer
@@ -482,10 +481,11 @@ class PartitionLog:
 
     def note_aborted(self, segment: Segment, completed: CompletedTransaction) -> None:
         """An abort marker was appended to `segment`."""
-        entry = aborted_entry(self.producers, completed)
-        append_aborted(self.directory.disk, segment.path + ".txnindex", entry)
-        if segment.aborted is not None:
-            segment.aborted.append(entry)
+        note_aborted(self, segment, aborted_entry(self.producers, completed))
+
+    def waits_for_sync(self, name: str) -> bool:
+        """Whether a file of that name is to be written with the next sync."""
+        return any(waiting == name for waiting, _ in self._small_files or ())
 
 
 def _duplicate(batch: ProducerBatch, config: LogConfig) -> AppendResult:

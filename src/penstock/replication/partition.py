@@ -13,6 +13,7 @@ from penstock.log.appending import AppendResult
 from penstock.log.partition_log import PartitionLog
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.net.outbox import FileRange
+from penstock.records.markers import build_end_marker
 
 CommitCallback = Callable[[ErrorCode], None]
 
@@ -25,6 +26,8 @@ class FetchPlan(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
     data: FileRange | None
+    # Producer id and first offset of transactions to skip; None where the reader takes everything.
+    aborted: list[tuple[int, int]] | None = None
 
 
 class Watcher(Protocol):
@@ -38,6 +41,7 @@ class Partition:
 
     __slots__ = (
         "_commit_waiters",
+        "_verifications",
         "_watchers",
         "high_watermark",
         "index",
@@ -64,6 +68,8 @@ class Partition:
         self.high_watermark = log.counted_end_offset
         self._commit_waiters: deque[tuple[int, CommitCallback]] = deque()  # end offsets ascend
         self._watchers: dict[Watcher, None] = {}
+        # Producers whose membership is being asked for; few at a time, and gone with the answer.
+        self._verifications: dict[int, int] | None = None
         log.on_synced = self._synced
         if self.high_watermark < log.end_offset and log.directory.commit is not None:
             # Recovered after a crash: what is on disk counts once it is known to stay there.
@@ -97,6 +103,37 @@ class Partition:
         else:
             waiters.append((end_offset, callback))
 
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether records of a transaction of this producer are here and undecided: then more may follow unasked."""
+        entry = self.log.producers.get(producer_id)
+        return entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == producer_epoch
+
+    def begin_verification(self, producer_id: int) -> None:
+        """The coordinator is being asked whether this producer's transaction includes this partition. (KIP-890)"""
+        self._verifications = {**(self._verifications or {}), producer_id: self.log.end_offset}
+
+    def end_verification(self, producer_id: int) -> bool:
+        """Whether the answer still counts: no marker of this producer was written since the question."""
+        return self._verifications is not None and self._verifications.pop(producer_id, None) is not None
+
+    def write_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, now_ms: int
+    ) -> AppendResult | Refusal:
+        """Ends a transaction in this partition: readers see its records, or skip them, once this is committed."""
+        if self._verifications is not None:
+            self._verifications.pop(producer_id, None)
+        entry = self.log.producers.get(producer_id)
+        if entry is not None and entry.producer_epoch > producer_epoch:
+            text = f"producer {producer_id} has epoch {entry.producer_epoch} here, the marker has {producer_epoch}"
+            return Refusal(ErrorCode.INVALID_PRODUCER_EPOCH, text)
+        if entry is not None and entry.coordinator_epoch > coordinator_epoch:
+            text = f"a coordinator of epoch {entry.coordinator_epoch} wrote here, the marker has {coordinator_epoch}"
+            return Refusal(ErrorCode.TRANSACTION_COORDINATOR_FENCED, text)
+        batch = build_end_marker(producer_id, producer_epoch, coordinator_epoch, commit, now_ms)
+        return self.append_own(batch, now_ms)
+
     # -- the watermark ------------------------------------------------------------------------------------------
 
     def _written(self) -> None:
@@ -108,7 +145,9 @@ class Partition:
         self._written()
 
     def _advance(self, high_watermark: int) -> None:
-        self.high_watermark = self.log.high_watermark = high_watermark
+        log = self.log
+        self.high_watermark = log.high_watermark = high_watermark
+        log.producers.on_high_watermark(high_watermark)
         waiters = self._commit_waiters
         while waiters and waiters[0][0] <= high_watermark:
             waiters.popleft()[1](ErrorCode.NONE)
@@ -157,7 +196,8 @@ class Partition:
         if isinstance(span, ErrorCode):
             return FetchPlan(span, high_watermark, stable, log.log_start_offset, None)
         data = FileRange(span.file, span.position, span.length) if span.length else None
-        return FetchPlan(ErrorCode.NONE, high_watermark, stable, log.log_start_offset, data)
+        aborted = log.aborted_transactions(offset, stable) if read_committed and data is not None else None
+        return FetchPlan(ErrorCode.NONE, high_watermark, stable, log.log_start_offset, data, aborted)
 
     def delete_records_before(self, offset: int) -> Refusal | None:
         """Moves the log start offset; -1 means the high watermark. Uncommitted records stay."""

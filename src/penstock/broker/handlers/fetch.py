@@ -1,7 +1,7 @@
 """Fetch (key 1), versions 4–18: v7 sessions (KIP-227), v9 epochs (KIP-320), v12 flexible, v13 topic ids.
 
 Answers at once when `min_bytes` are there, else parks until data, an error or `max_wait_ms`. Records go from the
-segment files to the socket as they are. Aborted transactions are always empty: there are no transactions yet.
+segment files to the socket as they are; read-committed readers get the list of transactions to skip.
 """
 
 import asyncio
@@ -41,11 +41,11 @@ class FetchHandler:
         context: RequestContext,
         frame: memoryview,
         position: int,
-        last: bool,
+        prepared: bool | None,
     ) -> bool:
-        """False: a partition has to be opened first; then `last` comes after `prepare`."""
+        """False: a partition has to be opened first."""
         request = decode_fetch(frame, position, context.api_version)
-        if not last and self.broker.partitions.any_closed(request.topics):
+        if prepared is None and self.broker.partitions.any_closed(request.topics):
             return False
         outcome = self._resolve_session(context, request)
         fetch = ParkedFetch(self, connection, reply, context, request, outcome)
@@ -58,11 +58,12 @@ class FetchHandler:
                 fetch.answer_now()
         return True
 
-    async def prepare(self, context: RequestContext, frame: memoryview, position: int) -> None:
+    async def prepare(self, context: RequestContext, frame: memoryview, position: int) -> bool:
         request = decode_fetch(frame, position, context.api_version)
         await self.broker.partitions.open_all(
             [(key, part.partition) for key, parts in request.topics for part in parts]
         )
+        return True
 
     def connection_closed(self, connection: Connection) -> None:
         for fetch in self._parked.pop(connection, ()):
@@ -265,12 +266,15 @@ class ParkedFetch:
     def _send(self, plans: list[tuple[Key, FetchPlan]]) -> None:
         """Writes the frame around the records: file ranges take the places that the encoder left for them."""
         context, session = self._context, self._outcome.session
-        aborted: list[tuple[int, int]] | None = [] if self._request.isolation_level == _READ_COMMITTED else None
+        nothing_aborted: list[tuple[int, int]] | None = (
+            [] if self._request.isolation_level == _READ_COMMITTED else None
+        )
         topics: list[tuple[str | bytes, list[FetchedPartition]]] = []
         for (topic, index), plan in plans:
             if not topics or topics[-1][0] != topic:
                 topics.append((topic, []))
             size = plan.data.length if plan.data is not None else 0
+            aborted = plan.aborted if plan.aborted is not None else nothing_aborted
             told = FetchedPartition(
                 index, plan.error, plan.high_watermark, plan.last_stable_offset, plan.log_start_offset, size, aborted
             )

@@ -1,7 +1,8 @@
 """Produce (key 0), versions 3–13: v9 flexible, v10 leader hints (KIP-951), v13 topic ids.
 
 Runs on the frame where it was received: batches are checked, numbered in place and written from there. Versions
-0–2 are advertised but not served (KAFKA-18659). Transactional batches are refused until transactions are built.
+0–2 are advertised but not served (KAFKA-18659). The first batch of a transaction in a partition waits for the
+transaction coordinator (KIP-890): up to version 11 it must know the partition, from version 12 on it adds it.
 """
 
 import asyncio
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.context import RequestContext
 from penstock.broker.partitions import NOT_OPEN
+from penstock.broker.transactional_produce import Prepared, Topics, is_transactional, settle, unverified, verify
 from penstock.log.appending import AppendResult
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.net.connection import Connection, Reply
 from penstock.replication.partition import Partition
 from penstock.security.verdicts import Operation
 from penstock.wire.produce_fast import (
-    PartitionRecords,
     PartitionResult,
     TopicKey,
     decode_produce,
@@ -26,12 +27,14 @@ from penstock.wire.produce_fast import (
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
-Topics = list[tuple[TopicKey, list[PartitionRecords]]]
 Results = list[tuple[TopicKey, list[PartitionResult]]]
 # A written partition whose answer must wait: the results it is in, its place there, and how far it must be committed.
 Wait = tuple[Partition, int, list[PartitionResult], int]
 
-_NO_TRANSACTIONS = Refusal(ErrorCode.INVALID_REQUEST, "transactions are not served by this release of Penstock")
+_NO_TRANSACTIONAL_ID = Refusal(
+    ErrorCode.INVALID_REQUEST, "a transactional batch in a request without transactional id"
+)
+_NOT_ALLOWED = Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "not authorised for this transactional id")
 _WRITE = Operation.WRITE
 _BAD_ACKS = Refusal(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be 0, 1 or -1 (all)")
 
@@ -47,20 +50,22 @@ class ProduceHandler:
         context: RequestContext,
         frame: memoryview,
         position: int,
-        last: bool,
+        prepared: Prepared | None,
     ) -> bool:
-        """False: a partition has to be opened first, and nothing was appended; then `last` comes after `prepare`."""
+        """False: a partition has to be opened or the transaction coordinator asked first; nothing was appended."""
         transactional_id, acks, timeout_ms, topics = decode_produce(frame, position, context.api_version)
         found = self._broker.partitions.find_all(topics)
-        if not last and NOT_OPEN in found:
+        if prepared is None and (NOT_OPEN in found or (transactional_id is not None and unverified(topics, found))):
             return False
         waits: list[Wait] = []
-        if transactional_id is not None:
-            results = _refuse_all(topics, _NO_TRANSACTIONS)
-        elif not -1 <= acks <= 1:
+        if not -1 <= acks <= 1:
             results = _refuse_all(topics, _BAD_ACKS)
+        elif transactional_id is not None and not self._broker.gate.allows_transaction(context, transactional_id):
+            results = _refuse_all(topics, _NOT_ALLOWED)
         else:
-            results = self._append(context, topics, found, waits)
+            if transactional_id is not None:
+                found = settle(topics, found, prepared or {})
+            results = self._append(context, topics, found, waits, transactional_id is not None)
         if acks == 0:
             _finish_unacknowledged(connection, reply, results)
         elif waits:
@@ -69,12 +74,21 @@ class ProduceHandler:
             reply.send((encode_produce_frame(context.correlation_id, context.api_version, results),))
         return True
 
-    async def prepare(self, context: RequestContext, frame: memoryview, position: int) -> None:
-        topics = decode_produce(frame, position, context.api_version)[3]
-        await self._broker.partitions.open_all([(key, index) for key, parts in topics for index, _ in parts])
+    async def prepare(self, context: RequestContext, frame: memoryview, position: int) -> Prepared:
+        transactional_id, _, _, topics = decode_produce(frame, position, context.api_version)
+        partitions = self._broker.partitions
+        await partitions.open_all([(key, index) for key, parts in topics for index, _ in parts])
+        if transactional_id is None:
+            return {}
+        return await verify(self._broker.transactions, context, transactional_id, topics, partitions.find_all(topics))
 
     def _append(
-        self, context: RequestContext, topics: Topics, found: list[Partition | Refusal], waits: list[Wait]
+        self,
+        context: RequestContext,
+        topics: Topics,
+        found: list[Partition | Refusal],
+        waits: list[Wait],
+        transactional: bool,
     ) -> Results:
         broker = self._broker
         now_ms = broker.clock.now_ms()
@@ -90,7 +104,12 @@ class ProduceHandler:
                 if not broker.gate.allows_topic(context, _WRITE, partition.topic):
                     answers.append((index, ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, -1, -1, None))
                     continue
-                appended = partition.append(records, now_ms) if records is not None else _NO_RECORDS
+                if records is None:
+                    appended: AppendResult | Refusal = _NO_RECORDS
+                elif not transactional and is_transactional(records):
+                    appended = _NO_TRANSACTIONAL_ID
+                else:
+                    appended = partition.append(records, now_ms)
                 start_offset = partition.log.log_start_offset
                 if isinstance(appended, AppendResult):
                     base_offset, end_offset, append_time_ms, *_ = appended
