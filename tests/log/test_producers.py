@@ -116,3 +116,20 @@ def test_truncation_takes_markers_back() -> None:
     log.truncate_to(0)
     assert log.last_stable_offset(0) == 0
     assert log.producers.get(1) is None
+
+
+def test_a_full_disk_keeps_no_abort_from_the_index() -> None:
+    disk = CrashingDisk()
+    log = new_log(disk=disk)
+    for number in range(3):
+        transactional(log, 1, number)
+        disk.capacity_bytes = disk.used_bytes() + 80 if number == 1 else None  # enough for the marker alone
+        mark(log, 1, _ABORT)
+        assert log.waits_for_sync("00000000000000000000.txnindex") == (number > 0)
+        disk.capacity_bytes = None
+    assert log.directory.failure is None
+    expected = [(1, 0), (1, 2), (1, 4)]
+    assert log.aborted_transactions(0, 6) == expected
+    log.flush()
+    entries = read_aborted(disk, log.segments[0].path + ".txnindex")
+    assert [(entry.producer_id, entry.first_offset) for entry in entries] == expected

@@ -28,6 +28,10 @@ def append_aborted(disk: Disk, path: str, aborted: AbortedTransaction) -> None:
     file.close()
 
 
+def encode_aborted(entries: list[AbortedTransaction]) -> bytes:
+    return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
+
+
 def read_aborted(disk: Disk, path: str) -> list[AbortedTransaction]:
     """Blocking. All entries, in the order of their markers."""
     content = read_whole(disk, path) or b""
@@ -43,6 +47,6 @@ def write_aborted(disk: Disk, path: str, entries: list[AbortedTransaction]) -> N
         return
     file = disk.open(path, create=True)
     file.truncate(0)
-    file.write_at(0, (b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries),))
+    file.write_at(0, (encode_aborted(entries),))
     file.sync()
     file.close()
