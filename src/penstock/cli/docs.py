@@ -1,4 +1,4 @@
-"""`python -m penstock.cli.docs`: writes docs/cli.md from the commands themselves; a test checks that it is current."""
+"""`python -m penstock.cli.docs` writes docs/cli.md from the commands themselves; a test checks that it is current."""
 
 from pathlib import Path
 
@@ -23,7 +23,10 @@ do about it, `hint: …`.
 def render() -> str:
     rows = "\n".join(f"| {code} | {meaning} |" for code, meaning in MEANINGS.items())
     parts = [_HEAD, f"## Exit codes\n\n| code | meaning |\n|---|---|\n{rows}\n"]
-    root = click.Context(cli, info_name="penstock", max_content_width=100, terminal_width=100)
+    names = cli.context_settings["help_option_names"]
+    root = click.Context(
+        cli, info_name="penstock", max_content_width=100, terminal_width=100, help_option_names=names
+    )
     for name in cli.list_commands(root):
         command = cli.get_command(root, name)
         assert command is not None

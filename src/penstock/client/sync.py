@@ -417,8 +417,9 @@ class Producer(_Twin[AsyncProducer]):
                 for _ in range(min(len(self._queue), _RECORDS_PER_TURN)):
                     arguments, delivery = self._queue.popleft()
                     try:
-                        while self._client.try_send(*arguments, delivery) is None:
-                            await self._client.make_ready(*arguments[:3])
+                        admitted = False
+                        while self._client.try_send(*arguments, delivery, admitted=admitted) is None:
+                            admitted = await self._client.make_ready(*arguments[:3])
                     except Exception as error:  # the edge between two threads: whatever it is, the sender must see it
                         delivery.set_exception(error)
                 if len(self._queue) <= _MAX_QUEUED // 2:

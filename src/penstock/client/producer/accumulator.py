@@ -39,6 +39,7 @@ class Accumulator:
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._granted_bytes = 0
 
     def append(
         self,
@@ -79,9 +80,12 @@ class Accumulator:
         queue.close_open(self._options.codec)
 
     def has_room(self, size_bytes: int) -> bool:
-        return not self._waiting and self.buffered_bytes + size_bytes <= self._options.buffer_bytes
+        return (
+            not self._waiting and self.buffered_bytes + self._granted_bytes + size_bytes <= self._options.buffer_bytes
+        )
 
     async def wait_for_room(self, size_bytes: int) -> None:
+        """Returns when there is room; the caller must append before anything else runs."""
         if self.closed:
             raise Closed("the producer is stopped")
         future: asyncio.Future[None] = self._loop.create_future()
@@ -95,6 +99,9 @@ class Accumulator:
                 f"for {self._options.max_block_ms} ms"
             ) from None
         finally:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._granted_bytes -= size_bytes
+            future.cancel()
             self._let_in()
 
     def release(self, batch: ProducerBatch) -> None:
@@ -108,14 +115,15 @@ class Accumulator:
         self.buffered_bytes += batch.size_bytes
 
     def _let_in(self) -> None:
-        free = self._options.buffer_bytes - self.buffered_bytes
+        """Whoever is let in has its room granted until it appends."""
         while self._waiting:
             future, size_bytes = self._waiting[0]
             if not future.done():
+                taken = self.buffered_bytes + self._granted_bytes
                 # A record larger than the whole buffer is let in when nothing else is there.
-                if size_bytes > free and self.buffered_bytes:
+                if taken and taken + size_bytes > self._options.buffer_bytes:
                     return
-                free -= size_bytes
+                self._granted_bytes += size_bytes
                 future.set_result(None)
             self._waiting.popleft()
 

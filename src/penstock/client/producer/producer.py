@@ -134,8 +134,8 @@ class Producer:
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
         filled = self.try_send(topic, value, key, headers, partition, timestamp_ms, future)
         while filled is None:
-            await self.make_ready(topic, value, key)
-            filled = self.try_send(topic, value, key, headers, partition, timestamp_ms, future)
+            admitted = await self.make_ready(topic, value, key)
+            filled = self.try_send(topic, value, key, headers, partition, timestamp_ms, future, admitted=admitted)
         if filled:
             await asyncio.sleep(0)  # a tight loop of sends must let the batches out
         return future
@@ -149,8 +149,13 @@ class Producer:
         partition: int | None,
         timestamp_ms: int | None,
         delivery: Delivery,
+        *,
+        admitted: bool = False,
     ) -> bool | None:
-        """Buffers a record if that needs no waiting; says whether a batch is full, or None if it has to wait."""
+        """Buffers a record if that needs no waiting; says whether a batch is full, or None if it has to wait.
+
+        `admitted`: `make_ready` has just waited for room, and said so.
+        """
         cluster, accumulator = self._cluster, self._accumulator
         if cluster is None or accumulator is None or accumulator.closed:
             raise Closed("the producer is not started")
@@ -160,7 +165,7 @@ class Producer:
         raw_value = value.encode() if isinstance(value, str) else value
         raw_key = key.encode() if isinstance(key, str) else key
         size = _size_bytes(raw_value, raw_key, headers)
-        if not accumulator.has_room(size):
+        if not admitted and not accumulator.has_room(size):
             self._check_size(size)
             return None
         if partition is None:
@@ -183,13 +188,16 @@ class Producer:
             self._sender.wake()  # type: ignore[union-attr]
         return filled
 
-    async def make_ready(self, topic: str, value: bytes | str | None, key: bytes | str | None) -> None:
-        """Waits for what `try_send` lacked: the topic, or room."""
+    async def make_ready(self, topic: str, value: bytes | str | None, key: bytes | str | None) -> bool:
+        """Waits for what `try_send` lacked: the topic, or room (then the answer is True, and good until the next
+        await)."""
         cluster, accumulator = self._running()
         await cluster.topic(topic, self.options.max_block_ms)
         size = _size_bytes(value, key, None)
-        if not accumulator.has_room(size):
-            await accumulator.wait_for_room(size)
+        if accumulator.has_room(size):
+            return False
+        await accumulator.wait_for_room(size)
+        return True
 
     def _running(self) -> tuple[Cluster, Accumulator]:
         if self._cluster is None or self._accumulator is None or self._accumulator.closed:

@@ -5,6 +5,8 @@ Hard rules:
   nothing new is sent, and retries go out one at a time after everything in flight is answered.
 - A sequence number belongs to one batch. It is given anew only under a higher epoch, after the broker said that
   it did not write the batch.
+- The first batch of an identity travels alone: a broker that knows nothing of a producer takes any first sequence,
+  so a second batch could overtake a first one that was refused.
 """
 
 from collections import deque
@@ -19,6 +21,7 @@ _SEQUENCE_MASK = 0x7FFFFFFF
 class PartitionQueue:
     __slots__ = (
         "epoch",
+        "established",
         "inflight",
         "next_sequence",
         "open",
@@ -43,6 +46,7 @@ class PartitionQueue:
         self.epoch = -1
         self.next_sequence = 0
         self.restart_sequence = False
+        self.established = True
 
     @property
     def is_empty(self) -> bool:
@@ -59,7 +63,7 @@ class PartitionQueue:
         """When the next batch may leave; `NEVER` while an answer or a record has to come first."""
         if self.retries:
             return NEVER if self.inflight else self.retry_at
-        if len(self.inflight) >= max_inflight:
+        if len(self.inflight) >= (max_inflight if self.established else 1):
             return NEVER
         if self.ready:
             return self.retry_at
@@ -93,6 +97,7 @@ class PartitionQueue:
 
     def _begin(self, identity: ProducerIdentity) -> None:
         self.producer_id, self.epoch, self.next_sequence = identity.producer_id, identity.epoch, 0
+        self.established = False
 
     def _restart(self, identity: ProducerIdentity) -> None:
         """A new epoch: whatever waits to be sent again was not written, and gets new numbers from 0."""
@@ -105,6 +110,11 @@ class PartitionQueue:
 
     def answered(self, batch: ProducerBatch) -> None:
         self.inflight.remove(batch)
+
+    def acknowledged(self, batch: ProducerBatch) -> None:
+        """The broker wrote it: from now on it knows this producer here."""
+        if (batch.producer_id, batch.epoch) == (self.producer_id, self.epoch):
+            self.established = True
 
     def send_again(self, batches: list[ProducerBatch], at: float) -> None:
         """Puts answered batches back, in order among those already waiting."""

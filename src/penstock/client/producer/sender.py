@@ -311,6 +311,7 @@ class Sender:
         queue.send_again(halves, 0.0)
 
     def _succeed(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, append_time_ms: int) -> None:
+        queue.acknowledged(batch)
         batch.complete(base_offset, append_time_ms)
         self._accumulator.release(batch)
         self._accumulator.leave(queue)

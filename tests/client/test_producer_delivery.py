@@ -1,0 +1,292 @@
+"""The producer against a broker in memory that fails at will, in virtual time: nothing lost, doubled or reordered."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.client.errors import BufferFull, Closed, DeliveryTimedOut, RecordRefused, TopicError, UsageError
+from penstock.client.producer import Producer
+from penstock.client.producer.accumulator import Accumulator
+from penstock.client.producer.sender import Sender
+from penstock.model.errors import ErrorCode
+from tests.client.fake_broker import TOPIC, FakeBroker, FakeCluster, Refusals
+from tests.client.virtual_time import run_virtual
+
+T = TypeVar("T")
+RETRIABLE = [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT]
+
+
+async def started(cluster: FakeCluster, **options: Any) -> Producer:
+    """A producer that talks to the model instead of a socket."""
+    producer = Producer(**options)
+    producer._cluster = cluster  # type: ignore[assignment]
+    producer._accumulator = Accumulator(producer.options)
+    producer._sender = Sender(cluster, producer._accumulator, producer.options)  # type: ignore[arg-type]
+    producer._loop = asyncio.get_running_loop()
+    return producer
+
+
+def with_producer(
+    body: Callable[[Producer, FakeBroker, FakeCluster], Awaitable[T]],
+    *,
+    broker: FakeBroker | None = None,
+    **options: Any,
+) -> T:
+    async def scenario() -> T:
+        model = broker or FakeBroker()
+        cluster = FakeCluster(model)
+        producer = await started(cluster, **options)
+        try:
+            return await body(producer, model, cluster)
+        finally:
+            await producer.stop(0)
+
+    return run_virtual(scenario())
+
+
+# -- the property -------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    partitions=st.integers(1, 3),
+    break_chance=st.sampled_from([0.0, 0.1, 0.4]),
+    refuse_chance=st.sampled_from([0.0, 0.2]),
+    in_flight=st.integers(1, 5),
+    batch_bytes=st.sampled_from([90, 200, 100_000]),
+)
+def test_every_record_once_and_in_order(
+    seed: int, partitions: int, break_chance: float, refuse_chance: float, in_flight: int, batch_bytes: int
+) -> None:
+    rng = Random(seed)
+
+    async def scenario() -> None:
+        broker = FakeBroker(partitions, max_batch_bytes=4096)
+        broker.refuse = Refusals(rng, refuse_chance, RETRIABLE)
+        cluster = FakeCluster(broker, rng, break_chance=break_chance)
+        producer = await started(
+            cluster, batch_bytes=batch_bytes, max_in_flight=in_flight, linger_ms=rng.choice([0, 5])
+        )
+        sent: list[list[bytes]] = [[] for _ in range(partitions)]
+        futures = []
+        for number in range(rng.randrange(5, 120)):
+            partition = rng.randrange(partitions)
+            value = b"%d" % number + bytes(rng.randrange(40))
+            sent[partition].append(value)
+            futures.append((partition, value, await producer.send(TOPIC, value, partition=partition)))
+            if rng.random() < 0.1:
+                await asyncio.sleep(rng.random() * 0.05)
+        await producer.flush()
+        assert [model.values for model in broker.partitions] == sent
+        for partition, value, future in futures:
+            assert broker.partitions[partition].values[future.result().offset] == value
+        assert producer.buffered_bytes == 0
+        await producer.stop()
+
+    run_virtual(scenario())
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_without_idempotence_records_may_double_but_keep_their_order(seed: int) -> None:
+    rng = Random(seed)
+
+    async def scenario() -> None:
+        broker = FakeBroker()
+        broker.refuse = Refusals(rng, 0.2, RETRIABLE)
+        producer = await started(FakeCluster(broker, rng, break_chance=0.3), acks=1, batch_bytes=120)
+        values = [b"%d" % number for number in range(60)]
+        for value in values:
+            await producer.send(TOPIC, value)
+        await producer.flush()
+        assert list(dict.fromkeys(broker.partitions[0].values)) == values
+        await producer.stop()
+
+    run_virtual(scenario())
+
+
+# -- sequences ----------------------------------------------------------------------------------------------
+
+
+def test_a_batch_given_up_leaves_no_hole_for_the_next_ones() -> None:
+    """The broker proves that a batch was not written; then it goes out under a new epoch, with no duplicate."""
+
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        await producer.send_and_wait(TOPIC, b"first")
+        broker.refuse = lambda _: ErrorCode.NOT_ENOUGH_REPLICAS
+        lost = await producer.send(TOPIC, b"lost")
+        with pytest.raises(DeliveryTimedOut, match="not delivered in time"):
+            await lost
+        broker.refuse = lambda _: 0
+        written = await producer.send_and_wait(TOPIC, b"second")
+        assert broker.partitions[0].values == [b"first", b"second"]
+        assert written.offset == 1
+        (producer_id,) = broker.partitions[0].producers
+        assert broker.partitions[0].producers[producer_id][0] == 1  # the epoch was raised
+
+    with_producer(body, delivery_timeout_ms=2_000)
+
+
+def test_an_expired_batch_that_was_written_after_all_needs_no_new_epoch() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        await producer.send_and_wait(TOPIC, b"first")
+        connection = await cluster.connection(1)
+        connection.held = True
+        lost = await producer.send(TOPIC, b"written, but nobody heard")
+        await asyncio.sleep(0.1)  # virtual: until it is on its way
+        broker.produce(connection.waiting[0][0])
+        await asyncio.sleep(3)
+        connection.lose()
+        with pytest.raises(DeliveryTimedOut):
+            await lost
+        await producer.send_and_wait(TOPIC, b"second")
+        assert broker.partitions[0].values == [b"first", b"written, but nobody heard", b"second"]
+        assert next(iter(broker.partitions[0].producers.values()))[0] == 0
+
+    with_producer(body, delivery_timeout_ms=2_000)
+
+
+def test_a_refused_record_does_not_cost_an_epoch() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        await producer.send_and_wait(TOPIC, b"first")
+        broker.refuse = lambda _: ErrorCode.INVALID_RECORD
+        with pytest.raises(RecordRefused):
+            await producer.send_and_wait(TOPIC, b"bad")
+        broker.refuse = lambda _: 0
+        await producer.send_and_wait(TOPIC, b"second")
+        assert broker.partitions[0].values == [b"first", b"second"]
+        assert next(iter(broker.partitions[0].producers.values()))[0] == 0
+
+    with_producer(body)
+
+
+def test_a_batch_too_large_for_the_broker_is_sent_in_halves() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        values = [bytes([number]) * 50 for number in range(40)]
+        futures = [await producer.send(TOPIC, value) for value in values]
+        await producer.flush()
+        assert broker.partitions[0].values == values
+        assert [future.result().offset for future in futures] == list(range(40))
+        assert producer.buffered_bytes == 0
+
+    with_producer(body, broker=FakeBroker(max_batch_bytes=400))
+
+
+def test_a_single_record_too_large_for_the_broker_fails() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        with pytest.raises(RecordRefused) as caught:
+            await producer.send_and_wait(TOPIC, bytes(1000))
+        assert "max.message.bytes" in caught.value.hint
+
+    with_producer(body, broker=FakeBroker(max_batch_bytes=400))
+
+
+# -- batching -----------------------------------------------------------------------------------------------
+
+
+def test_records_wait_for_company_as_long_as_linger_says() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        await producer.send_and_wait(TOPIC, b"warm up")
+        begun = asyncio.get_running_loop().time()
+        futures = [await producer.send(TOPIC, b"x") for _ in range(10)]
+        await futures[-1]
+        assert asyncio.get_running_loop().time() - begun == pytest.approx(0.5, abs=0.05)
+        assert len(broker.requests) == 2
+
+    with_producer(body, linger_ms=500)
+
+
+def test_a_full_batch_does_not_wait() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        begun = asyncio.get_running_loop().time()
+        first = await producer.send(TOPIC, bytes(100))
+        for _ in range(9):
+            await producer.send(TOPIC, bytes(100))
+        await first
+        assert asyncio.get_running_loop().time() - begun < 1
+
+    with_producer(body, linger_ms=60_000, batch_bytes=1000)
+
+
+def test_flush_does_not_wait_for_linger() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        begun = asyncio.get_running_loop().time()
+        await producer.send(TOPIC, b"x")
+        await producer.flush()
+        assert broker.partitions[0].values == [b"x"]
+        assert asyncio.get_running_loop().time() - begun < 1
+
+    with_producer(body, linger_ms=60_000)
+
+
+def test_a_full_buffer_makes_send_wait_and_then_give_up() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        broker.refuse = lambda _: ErrorCode.NOT_ENOUGH_REPLICAS
+        for _ in range(3):
+            await producer.send(TOPIC, bytes(900))
+        begun = asyncio.get_running_loop().time()
+        with pytest.raises(BufferFull):
+            await producer.send(TOPIC, bytes(900))
+        assert asyncio.get_running_loop().time() - begun == pytest.approx(7, abs=0.1)
+        broker.refuse = lambda _: 0
+        await producer.send_and_wait(TOPIC, bytes(900))
+        assert len(broker.partitions[0].values) == 4
+
+    with_producer(body, buffer_bytes=3500, max_block_ms=7_000)
+
+
+def test_waiting_senders_are_let_in_as_they_came() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        values = [b"%d" % number + bytes(200) for number in range(30)]
+        await asyncio.gather(*(producer.send(TOPIC, value) for value in values))
+        await producer.flush()
+        assert broker.partitions[0].values == values
+
+    with_producer(body, buffer_bytes=700, batch_bytes=400)
+
+
+def test_acks_0_is_done_when_it_is_written_to_the_socket() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        assert (await producer.send_and_wait(TOPIC, b"x")).offset == -1
+        assert broker.partitions[0].values == [b"x"]
+        assert broker.requests[0].acks == 0
+
+    with_producer(body, acks=0)
+
+
+# -- misuse -------------------------------------------------------------------------------------------------
+
+
+def test_stopping_fails_what_is_not_delivered() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        broker.refuse = lambda _: ErrorCode.NOT_ENOUGH_REPLICAS
+        future = await producer.send(TOPIC, b"x")
+        await producer.stop(1_000)
+        with pytest.raises(Closed):
+            await future
+        with pytest.raises(Closed):
+            await producer.send(TOPIC, b"y")
+
+    with_producer(body)
+
+
+def test_records_that_cannot_be_are_refused_at_once() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        with pytest.raises(RecordRefused):
+            await producer.send(TOPIC, bytes(2_000_000))
+        with pytest.raises(TopicError, match="no partition 7"):
+            await producer.send(TOPIC, b"x", partition=7)
+
+    with_producer(body)
+
+
+def test_contradicting_options_are_refused() -> None:
+    for options in ({"acks": 1, "idempotent": True}, {"max_in_flight": 6}, {"compression": "rar"}):
+        with pytest.raises(UsageError):
+            Producer(**options)  # type: ignore[arg-type]
