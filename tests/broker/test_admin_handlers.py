@@ -1,12 +1,14 @@
 """The admin handlers over a socket: settings, partitions, coordinators, producer ids, addresses."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.log.partition_log import PartitionLog
 from penstock.metadata.features import METADATA_LEVEL, METADATA_VERSION
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.hashing import coordinator_partition
 from penstock.testing import Broker
 from penstock.wire.generated.alter_configs import AlterConfigsRequest
@@ -329,3 +331,18 @@ def test_settings_and_topics_survive_a_restart() -> None:
             assert (topic.topic_id, len(topic.partitions)) == (topic_id, 3)
             assert values(describe(connection, TOPIC, "kept"))["retention.ms"] == ("9", 1)
             assert connection.call(InitProducerIdRequest(None, 1), 4).producer_id > first
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker(data_dir=tmp_path) as broker, RawConnection(broker.bootstrap) as connection:
+        create(connection, "before")
+        full = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "no space left; free space and retry")
+        monkeypatch.setattr(PartitionLog, "append_as_leader", lambda *_args, **_more: full)
+        result = create(connection, "after")
+        assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "free space" in result.error_message
+        assert alter(connection, TOPIC, "before", ("retention.ms", SET, "1")).error_code == full.code
+        assert connection.call(DeleteTopicsRequest(topic_names=["before"]), 5).responses[0].error_code == full.code
+        assert connection.call(InitProducerIdRequest(None, 1), 4).error_code == full.code
+        monkeypatch.undo()
+        assert create(connection, "after").error_code == 0

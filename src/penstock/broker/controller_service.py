@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from penstock.broker.metadata_driver import MetadataDriver
+from penstock.broker.metadata_driver import MetadataDriver, MetadataUnavailable
 from penstock.controller.brokers import Registration, decide_bootstrap, decide_register_broker
 from penstock.controller.decision import Decision, View
 from penstock.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from penstock.metadata.settings import TopicSettings
-from penstock.model.errors import Refusal
+from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Clock
 
 AnswerT = TypeVar("AnswerT")
@@ -30,13 +30,23 @@ class ControllerService:
         self._producer_ids = ProducerIdBlock(0, 0)
         self._allocating = asyncio.Lock()
 
-    async def submit(self, decide: Callable[[View], Decision[AnswerT]]) -> AnswerT:
-        """Takes a decision and answers when it is committed. Raises `MetadataUnavailable`.
+    async def submit(
+        self,
+        decide: Callable[[View], Decision[AnswerT]],
+        unavailable: Callable[[Refusal], AnswerT] | None = None,
+    ) -> AnswerT:
+        """Takes a decision and answers when it is committed.
 
-        An answer without records counts from when everything it looked at is committed.
+        An answer without records counts from when everything it looked at is committed. When the metadata log takes
+        no records (its disk is full), `unavailable` makes the answer; without it `MetadataUnavailable` is raised.
         """
-        answer, end_offset = await self._append(decide)
-        await self._driver.committed(end_offset)
+        try:
+            answer, end_offset = await self._append(decide)
+            await self._driver.committed(end_offset)
+        except MetadataUnavailable as error:
+            if unavailable is None:
+                raise
+            return unavailable(Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
         return answer
 
     async def _append(self, decide: Callable[[View], Decision[AnswerT]]) -> tuple[AnswerT, int]:
@@ -55,7 +65,10 @@ class ControllerService:
     async def next_producer_id(self) -> int | Refusal:
         async with self._allocating:
             if self._producer_ids.first >= self._producer_ids.end:
-                block = await self.submit(lambda view: decide_allocate_producer_ids(view.image, self._node_id))
+                block = await self.submit(
+                    lambda view: decide_allocate_producer_ids(view.image, self._node_id),
+                    unavailable=lambda refusal: refusal,
+                )
                 if isinstance(block, Refusal):
                     return block
                 self._producer_ids = block

@@ -15,7 +15,8 @@ async def create_on_demand(broker: "Broker", names: Sequence[str]) -> dict[str, 
     """Creates what does not exist; answers why some could not be. Another client's creating it first is fine."""
     topics = [_new_topic(broker, name) for name in names]
     answers: list[CreatedTopic | Refusal] = await broker.controller.submit(
-        lambda view: decide_create_topics(view.image, topics, broker.settings, broker.rng)
+        lambda view: decide_create_topics(view.image, topics, broker.settings, broker.rng),
+        unavailable=lambda refusal: [refusal] * len(topics),
     )
     return {
         name: answer

@@ -28,10 +28,11 @@ async def handle(broker: "Broker", context: "RequestContext", request: AlterConf
             results.append(_result(resource, forbidden))
         else:
             wanted.append((resource, {config.name: config.value for config in asked.configs}))
-    answers = await broker.controller.submit(
+    answers: list[Refusal | None] = await broker.controller.submit(
         lambda view: decide_alter_configs(
             view.image, wanted, broker.static_settings, validate_only=request.validate_only
-        )
+        ),
+        unavailable=lambda refusal: [refusal] * len(wanted),
     )
     results += [_result(resource, answer) for (resource, _), answer in zip(wanted, answers, strict=True)]
     return AlterConfigsResponse(responses=results)

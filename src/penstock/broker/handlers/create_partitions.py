@@ -25,8 +25,9 @@ async def handle(
             wanted.append(_more(topic))
         else:
             results.append(_result(topic.name, _FORBIDDEN))
-    answers = await broker.controller.submit(
-        lambda view: decide_create_partitions(view.image, wanted, broker.rng, validate_only=request.validate_only)
+    answers: list[Refusal | None] = await broker.controller.submit(
+        lambda view: decide_create_partitions(view.image, wanted, broker.rng, validate_only=request.validate_only),
+        unavailable=lambda refusal: [refusal] * len(wanted),
     )
     done = {more.name: answer for more, answer in zip(wanted, answers, strict=True)}  # named twice: refused once
     results += [_result(name, answer) for name, answer in done.items()]

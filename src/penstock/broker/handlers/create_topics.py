@@ -30,10 +30,11 @@ async def handle(broker: "Broker", context: "RequestContext", request: CreateTop
             allowed.append(_new_topic(topic))
         else:
             forbidden.add(topic.name)
-    answers = await broker.controller.submit(
+    answers: list[CreatedTopic | Refusal] = await broker.controller.submit(
         lambda view: decide_create_topics(
             view.image, allowed, broker.settings, broker.rng, validate_only=request.validate_only
-        )
+        ),
+        unavailable=lambda refusal: [refusal] * len(allowed),
     )
     results = [_result(broker, context, name, _FORBIDDEN, request) for name in sorted(forbidden)]
     seen = set()

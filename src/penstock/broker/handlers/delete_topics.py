@@ -29,7 +29,10 @@ async def handle(broker: "Broker", context: "RequestContext", request: DeleteTop
             wanted.append(which)
         else:
             results.append(_result(context, which, _FORBIDDEN))
-    answers = await broker.controller.submit(lambda view: decide_delete_topics(view.image, wanted, broker.settings))
+    answers: list[TopicImage | Refusal] = await broker.controller.submit(
+        lambda view: decide_delete_topics(view.image, wanted, broker.settings),
+        unavailable=lambda refusal: [refusal] * len(wanted),
+    )
     results += [_result(context, which, answer) for which, answer in zip(wanted, answers, strict=True)]
     return DeleteTopicsResponse(responses=results)
 

@@ -39,10 +39,11 @@ async def handle(
             results.append(_result(resource, _change_loggers(broker, resource, changes, request.validate_only)))
         else:
             wanted.append((resource, changes))
-    answers = await broker.controller.submit(
+    answers: list[Refusal | None] = await broker.controller.submit(
         lambda view: decide_incremental_alter_configs(
             view.image, wanted, broker.static_settings, validate_only=request.validate_only
-        )
+        ),
+        unavailable=lambda refusal: [refusal] * len(wanted),
     )
     results += [_result(resource, answer) for (resource, _), answer in zip(wanted, answers, strict=True)]
     return IncrementalAlterConfigsResponse(responses=results)

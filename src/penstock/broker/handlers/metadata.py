@@ -63,10 +63,11 @@ def _note_told_address(
 
 async def _all_topics(broker: "Broker", context: "RequestContext", request: MetadataRequest) -> AsyncIterator[Topic]:
     """Every topic the client may see. Lets others run in between: there may be a hundred thousand."""
+    describer = _Describer(broker, context, request)
     done = 0
     for topic in broker.image.topics.values():
         if broker.gate.allows_topic(context, Operation.DESCRIBE, topic.name):
-            yield _describe(broker, context, request, topic)
+            yield describer.describe(topic)
             done += len(topic.partitions)
             if done > _PARTITIONS_PER_TURN:
                 done = 0
@@ -80,6 +81,7 @@ async def _named_topics(
     wanted: Sequence[MetadataRequest.MetadataRequestTopic],
 ) -> list[Topic]:
     refused = await _create_missing(broker, context, request, wanted)
+    describer = _Describer(broker, context, request)
     found = []
     for want in {(w.name, w.topic_id): w for w in wanted}.values():
         topic = _find(broker, want)
@@ -87,7 +89,7 @@ async def _named_topics(
         if name is not None and not broker.gate.allows_topic(context, Operation.DESCRIBE, name):
             found.append(_error(context, ErrorCode.TOPIC_AUTHORIZATION_FAILED, want))
         elif topic is not None:
-            found.append(_describe(broker, context, request, topic))
+            found.append(describer.describe(topic))
         elif want.name is None:
             found.append(_error(context, ErrorCode.UNKNOWN_TOPIC_ID, want))
         else:
@@ -140,28 +142,35 @@ def _error(context: "RequestContext", code: ErrorCode, want: MetadataRequest.Met
     return Topic(error_code=code, name=name, topic_id=topic_id)
 
 
-def _describe(broker: "Broker", context: "RequestContext", request: MetadataRequest, topic: TopicImage) -> Topic:
-    alive = {which.id for which in broker.image.usable_brokers()}
-    described = Topic(
-        name=topic.name,
-        topic_id=topic.id,
-        is_internal=topic.is_internal,
-        partitions=[_partition(number, state, alive) for number, state in enumerate(topic.partitions)],
-    )
-    if request.include_topic_authorized_operations:
-        described.topic_authorized_operations = broker.gate.authorized_operations(
-            context, ResourceType.TOPIC, topic.name
+class _Describer:
+    """Describes topics for one request. Partitions in the same state share their lists: they are only encoded."""
+
+    def __init__(self, broker: "Broker", context: "RequestContext", request: MetadataRequest) -> None:
+        self._gate = broker.gate
+        self._context = context
+        self._with_operations = request.include_topic_authorized_operations
+        self._alive = {which.id for which in broker.image.usable_brokers()}
+        self._states: dict[PartitionImage, tuple[ErrorCode, list[int], list[int], list[int]]] = {}
+
+    def describe(self, topic: TopicImage) -> Topic:
+        described = Topic(
+            name=topic.name,
+            topic_id=topic.id,
+            is_internal=topic.is_internal,
+            partitions=[self._partition(number, state) for number, state in enumerate(topic.partitions)],
         )
-    return described
+        if self._with_operations:
+            described.topic_authorized_operations = self._gate.authorized_operations(
+                self._context, ResourceType.TOPIC, topic.name
+            )
+        return described
 
-
-def _partition(number: int, state: PartitionImage, alive: set[int]) -> Partition:
-    return Partition(
-        ErrorCode.NONE if state.leader in alive else ErrorCode.LEADER_NOT_AVAILABLE,
-        number,
-        state.leader,
-        state.leader_epoch,
-        list(state.replicas),
-        list(state.isr),
-        [replica for replica in state.replicas if replica not in alive],
-    )
+    def _partition(self, number: int, state: PartitionImage) -> Partition:
+        known = self._states.get(state)
+        if known is None:
+            alive = self._alive
+            code = ErrorCode.NONE if state.leader in alive else ErrorCode.LEADER_NOT_AVAILABLE
+            offline = [replica for replica in state.replicas if replica not in alive]
+            self._states[state] = known = (code, list(state.replicas), list(state.isr), offline)
+        code, replicas, isr, offline = known
+        return Partition(code, number, state.leader, state.leader_epoch, replicas, isr, offline)
