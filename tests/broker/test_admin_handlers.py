@@ -346,3 +346,15 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert connection.call(InitProducerIdRequest(None, 1), 4).error_code == full.code
         monkeypatch.undo()
         assert create(connection, "after").error_code == 0
+
+
+def test_internal_topics_are_created_as_the_broker_needs_them() -> None:
+    settings = {"transaction.state.log.num.partitions": "5", "offsets.topic.num.partitions": "3"}
+    with Broker(settings) as broker, RawConnection(broker.bootstrap) as connection:
+        for name, partitions in (("__transaction_state", 5), ("__consumer_offsets", 3)):
+            asked = MetadataRequest([MetadataRequest.MetadataRequestTopic(name=name)], True)
+            (topic,) = connection.call(asked, 12).topics
+            assert (topic.error_code, len(topic.partitions), topic.is_internal) == (0, partitions, True)
+            assert values(describe(connection, TOPIC, name))["cleanup.policy"] == ("compact", 1)
+            (result,) = connection.call(DeleteTopicsRequest(topic_names=[name]), 5).responses
+            assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.controller.topics import CreatedTopic, NewTopic, decide_create_topics
-from penstock.metadata.image import OFFSETS_TOPIC, TopicImage
+from penstock.metadata.image import OFFSETS_TOPIC, TRANSACTION_TOPIC, TopicImage
 from penstock.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
@@ -25,29 +25,27 @@ async def create_on_demand(broker: "Broker", names: Sequence[str]) -> dict[str, 
     }
 
 
-async def ensure_offsets_topic(broker: "Broker") -> TopicImage | Refusal:
-    """The topic that holds groups and their offsets, created when the first group appears."""
-    topic = broker.image.topic(OFFSETS_TOPIC)
+async def ensure_internal_topic(broker: "Broker", name: str) -> TopicImage | Refusal:
+    """A topic in which a coordinator keeps its state, created when it is first needed."""
+    topic = broker.image.topic(name)
     if topic is None:
-        refused = await create_on_demand(broker, [OFFSETS_TOPIC])
+        refused = await create_on_demand(broker, [name])
         if refused:
-            return refused[OFFSETS_TOPIC]
-        topic = broker.image.topic(OFFSETS_TOPIC)
-    return topic or Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being created")
+            return refused[name]
+        topic = broker.image.topic(name)
+    return topic or Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} is being created")
 
 
 def _new_topic(broker: "Broker", name: str) -> NewTopic:
-    if name != OFFSETS_TOPIC:
-        return NewTopic(name)
     settings = broker.settings
+    if name == OFFSETS_TOPIC:
+        partitions, factor = settings.offsets_topic_num_partitions, settings.offsets_topic_replication_factor
+        own = {"compression.type": "producer", "segment.bytes": str(settings.offsets_topic_segment_bytes)}
+    elif name == TRANSACTION_TOPIC:
+        partitions = settings.transaction_state_log_num_partitions
+        factor = settings.transaction_state_log_replication_factor
+        own = {"compression.type": "uncompressed", "segment.bytes": str(settings.transaction_state_log_segment_bytes)}
+    else:
+        return NewTopic(name)
     brokers = len(broker.image.usable_brokers())
-    return NewTopic(
-        name,
-        partitions=settings.offsets_topic_num_partitions,
-        replication_factor=max(1, min(settings.offsets_topic_replication_factor, brokers)),
-        configs={
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(settings.offsets_topic_segment_bytes),
-        },
-    )
+    return NewTopic(name, partitions, max(1, min(factor, brokers)), configs={"cleanup.policy": "compact", **own})

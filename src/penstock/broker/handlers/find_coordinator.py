@@ -7,8 +7,8 @@ neither is served by this release.
 from typing import TYPE_CHECKING
 
 from penstock.broker.addresses import endpoint_of
-from penstock.broker.topic_creation import ensure_offsets_topic
-from penstock.metadata.image import TopicImage
+from penstock.broker.topic_creation import ensure_internal_topic
+from penstock.metadata.image import OFFSETS_TOPIC, TopicImage
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.hashing import coordinator_partition
 from penstock.security.verdicts import Operation
@@ -51,7 +51,7 @@ async def _find(broker: "Broker", context: "RequestContext", key_type: int, key:
         return _refused(key, _UNSERVED.get(key_type, unknown))
     if not broker.gate.allows_group(context, Operation.DESCRIBE, key):
         return _refused(key, _FORBIDDEN)
-    topic = await ensure_offsets_topic(broker)
+    topic = await ensure_internal_topic(broker, OFFSETS_TOPIC)
     if isinstance(topic, Refusal):
         return _refused(key, Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, topic.message))
     return _located(broker, context, key, topic)

@@ -96,11 +96,14 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
         int, Int("Longest transaction.", at_least=1, no_effect=_NO_TRANSACTIONS)
     ] = 900_000
     transaction_state_log_num_partitions: Annotated[
-        int, Int("Partitions of __transaction_state.", at_least=1, no_effect=_NO_TRANSACTIONS)
+        int, Int("Partitions of __transaction_state; fixed once the topic exists.", at_least=1)
     ] = 50
     transaction_state_log_replication_factor: Annotated[
-        int, Short("Replicas of __transaction_state.", at_least=1, no_effect=_NO_TRANSACTIONS)
+        int, Short("Replicas of __transaction_state; as many as there are brokers if those are fewer.", at_least=1)
     ] = 3
+    transaction_state_log_segment_bytes: Annotated[int, Int("Segment size of __transaction_state.", at_least=14)] = (
+        104_857_600
+    )
     transaction_state_log_min_isr: Annotated[
         int, Int("In-sync replicas of __transaction_state.", at_least=1, no_effect=_NO_TRANSACTIONS)
     ] = 2
