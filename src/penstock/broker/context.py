@@ -11,6 +11,7 @@ class RequestContext:
         "api_version",
         "client_host",
         "client_id",
+        "connection_number",
         "correlation_id",
         "listener_name",
         "local_address",
@@ -27,6 +28,7 @@ class RequestContext:
         listener_name: str = "PLAINTEXT",
         local_address: tuple[str, int] = ("127.0.0.1", 9092),
         principal: Principal = ANONYMOUS,
+        connection_number: int = 0,
     ) -> None:
         self.api_key = api_key
         self.api_version = api_version
@@ -36,6 +38,7 @@ class RequestContext:
         self.listener_name = listener_name
         self.local_address = local_address
         self.principal = principal
+        self.connection_number = connection_number  # in order of acceptance; 0 where there is no connection
 
     def __repr__(self) -> str:
         return (

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.broker.context import RequestContext
 from penstock.broker.frames import encode_response_frame
 from penstock.net.connection import Connection, Reply
+from penstock.security.verdicts import ANONYMOUS
 from penstock.wire import served
 from penstock.wire.apis import API_TABLE, Api
 from penstock.wire.errors import WireError
@@ -112,6 +113,8 @@ class Router:
             connection.peer_host,
             connection.listener_name,
             connection.local_address,
+            ANONYMOUS,
+            connection.number,
         )
         api = API_TABLE.get(api_key)
         if api is not None and api_version >= api.flexible_from:

@@ -8,12 +8,15 @@ Hard rules:
 """
 
 import asyncio
+import itertools
 import logging
+import socket
 import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
+from penstock.net.complaints import Complaints
 from penstock.net.limits import NetLimits
 from penstock.net.memory import FrameMemory
 from penstock.net.outbox import Outbox, Part
@@ -43,6 +46,8 @@ class SharedState:
         self.limits = limits
         self.memory = FrameMemory(limits.max_queued_bytes)
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self.complaints = Complaints(log)
+        self.next_connection_number = itertools.count(1).__next__
 
 
 class Reply:
@@ -74,6 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         self.local_address: tuple[str, int] = ("", 0)
         self.tag: Any = None
         self.closed = False
+        self.number = shared.next_connection_number()  # in order of acceptance, from 1
         self.reads = 0  # grows with every arrival; the sweep reads it instead of a clock per read
         self.inflight_bytes = 0
         self._shared = shared
@@ -101,8 +107,18 @@ class Connection(asyncio.BufferedProtocol):
         here = transport.get_extra_info("sockname") or ("", 0)
         self.peer_host, self.peer_port = str(peer[0]), int(peer[1])
         self.local_address = (str(here[0]), int(here[1]))
+        self._size_buffers(transport)
         self._outbox = Outbox(asyncio.get_running_loop(), transport, self._on_drained, self._on_broken)
         self._handler.connection_opened(self)
+
+    def _size_buffers(self, transport: asyncio.Transport) -> None:
+        limits, connection = self._shared.limits, transport.get_extra_info("socket")
+        for option, size in (
+            (socket.SO_SNDBUF, limits.send_buffer_bytes),
+            (socket.SO_RCVBUF, limits.receive_buffer_bytes),
+        ):
+            if size >= 0 and connection is not None:
+                connection.setsockopt(socket.SOL_SOCKET, option, size)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.closed:
@@ -114,6 +130,8 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.memory.give_back(self._partial)
             self._partial = None
         self._pending.clear()
+        self._shared.memory.release(self.inflight_bytes)
+        self.inflight_bytes = 0
         self._backlog = b""
         self._handler.connection_closed(self)
 
@@ -219,6 +237,11 @@ class Connection(asyncio.BufferedProtocol):
         )
         if full:
             self._pause_reading()
+        elif self._shared.memory.is_used_up and self._pending:
+            # Whoever is owed nothing may send one request: each client gets on, however many there are.
+            self._pause_reading()
+            self._shared.memory.wait(self._retry_backlog)
+            return True
         return full
 
     def _pause_reading(self) -> None:
@@ -246,6 +269,7 @@ class Connection(asyncio.BufferedProtocol):
         reply = Reply(self, size)
         self._pending.append(reply)
         self.inflight_bytes += size
+        self._shared.memory.used_bytes += size
         return reply
 
     def _reply_ready(self, reply: Reply) -> None:
@@ -253,11 +277,14 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed or pending[0] is not reply:
             return
         parts = self._corked_parts
+        answered = 0
         while pending and pending[0]._parts is not None:
             done = pending.popleft()
             assert done._parts is not None
-            self.inflight_bytes -= done.size
+            answered += done.size
             parts.extend(done._parts)
+        self.inflight_bytes -= answered
+        self._shared.memory.release(answered)
         if not self._corked:
             self._uncork()
             if not self._reading and not self._must_wait():
@@ -301,7 +328,9 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         if reason is not None:
-            log.warning("closing connection from %s:%s: client %s", self.peer_host, self.peer_port, reason)
+            self._shared.complaints.warn(
+                "closing connection from %s:%s: client %s", self.peer_host, self.peer_port, reason
+            )
         if self._transport is not None:
             self._transport.abort()
         # Now, not when the transport gets to it: no frame may be handled after this.

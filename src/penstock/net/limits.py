@@ -16,3 +16,7 @@ class NetLimits(NamedTuple):
     idle_timeout_s: float = 600.0
     # A frame that has begun, or an answer that has begun to leave, must move within this time.
     stall_timeout_s: float = 30.0
+    listen_backlog: int = 1024
+    # -1 leaves it to the system, which adapts them to each connection.
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1

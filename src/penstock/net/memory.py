@@ -1,4 +1,4 @@
-"""Memory for frames that arrive in pieces: reused, and bounded over all connections.
+"""The budget for requests over all connections, and reused memory for those that arrive in pieces.
 
 Producers with large batches would otherwise cost one fresh (zeroed) allocation per request.
 """
@@ -11,7 +11,10 @@ _SMALLEST = 64 * 1024
 
 
 class FrameMemory:
-    """Buffers by power of two. `take` answers None when the budget is used up; then `wait` for a turn."""
+    """Buffers by power of two. `take` answers None when the budget is used up; then `wait` for a turn.
+
+    `used_bytes` also counts requests that were received and are not answered yet; connections add and release them.
+    """
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
@@ -39,14 +42,15 @@ class FrameMemory:
             self._free_bytes += capacity
         self.release(capacity)
 
-    def charge(self, size: int) -> None:
-        """Counts bytes held elsewhere on behalf of a client against the same budget."""
-        self.used_bytes += size
-
     def release(self, size: int) -> None:
         self.used_bytes -= size
         while self._waiting and self.used_bytes < self.budget_bytes:
             self._waiting.popleft()()
 
+    @property
+    def is_used_up(self) -> bool:
+        return self.used_bytes >= self.budget_bytes
+
     def wait(self, resume: Callable[[], None]) -> None:
+        """Calls back when there is room again; in the order of asking."""
         self._waiting.append(resume)

@@ -46,7 +46,7 @@ class Server:
             host or None,
             port,
             family=socket.AF_UNSPEC if host else socket.AF_INET,
-            backlog=1024,
+            backlog=self.limits.listen_backlog,
             reuse_address=True,
             ssl=tls,
             start_serving=False,
@@ -72,6 +72,14 @@ class Server:
         for server in self._servers:
             server.close()
         self._servers.clear()
+
+    async def drain(self, seconds: float) -> None:
+        """Waits until every answer that is owed has left, but not longer than this."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < deadline:
+            if not any(each.awaiting_replies or each.queued_bytes for each in self._connections):
+                return
+            await asyncio.sleep(0.005)
 
     async def close(self) -> None:
         self.stop_listening()

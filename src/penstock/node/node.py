@@ -27,6 +27,8 @@ from penstock.node.identity import DirectoryLock, NodeIdentity, NodeRefused, loa
 
 log = logging.getLogger("penstock.node")
 
+_DRAIN_SECONDS = 3.0  # how long answers may take to leave when the node stops
+
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     """uvloop where there is one: about half the CPU per request on plaintext."""
@@ -157,13 +159,17 @@ class Node:
             max_connections_per_address=settings.max_connections_per_ip,
             max_inflight_requests=settings.max_inflight_requests_per_connection,
             max_inflight_bytes=settings.max_inflight_bytes_per_connection,
-            max_queued_bytes=settings.queued_max_request_bytes
+            # At least one request of any allowed size must fit.
+            max_queued_bytes=max(settings.queued_max_request_bytes, settings.socket_request_max_bytes)
             if settings.queued_max_request_bytes >= 0
             else unlimited,
             idle_timeout_s=settings.connections_max_idle_ms / 1000
             if settings.connections_max_idle_ms >= 0
             else unlimited,
             stall_timeout_s=settings.socket_send_stall_timeout_ms / 1000,
+            listen_backlog=settings.socket_listen_backlog_size,
+            send_buffer_bytes=settings.socket_send_buffer_bytes,
+            receive_buffer_bytes=settings.socket_receive_buffer_bytes,
         )
 
     def _metadata_failed(self, error: OSError) -> None:
@@ -178,7 +184,9 @@ class Node:
         loop = asyncio.get_running_loop()
         self._server.stop_listening()
         await self._housekeeping.stop()
+        self.broker.fetch.answer_parked()
         self.broker.groups.stop()
+        await self._server.drain(_DRAIN_SECONDS)
         await self._server.close()
         await self._logs.stop()
         await loop.run_in_executor(self._pool, self._logs.close)

@@ -69,6 +69,12 @@ class FetchHandler:
         for fetch in self._parked.pop(connection, ()):
             fetch.drop()
 
+    def answer_parked(self) -> None:
+        """Nobody is to wait any longer: the broker stops."""
+        for fetches in list(self._parked.values()):
+            for fetch in list(fetches):
+                fetch.answer_now()
+
     def parked(self, fetch: "ParkedFetch") -> None:
         self._parked.setdefault(fetch.connection, []).append(fetch)
         self.parked_count += 1

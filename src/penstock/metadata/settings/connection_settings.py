@@ -19,7 +19,6 @@ from penstock.metadata.settings.setting import (
 
 _ONE_LOOP = "a broker is one event loop on one core; run more brokers to use more cores"
 _ONE_BROKER = "this release runs one broker, so there is no other broker to talk to"
-_SYSTEM_BUFFERS = "the operating system sizes socket buffers as the connection needs"
 MIB = 1 << 20
 
 
@@ -80,14 +79,14 @@ class ConnectionSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = 30_000
     socket_listen_backlog_size: Annotated[
-        int, Int("Connections waiting to be accepted.", at_least=1, no_effect="the event loop's own backlog is used")
-    ] = 50
+        int, Int("Connections waiting to be accepted.", at_least=1, kafka_default="50")
+    ] = 1_024
     socket_send_buffer_bytes: Annotated[
-        int, Int("SO_SNDBUF of a connection; -1 leaves it to the system.", at_least=-1, no_effect=_SYSTEM_BUFFERS)
-    ] = 102_400
+        int, Int("SO_SNDBUF of a connection; -1 leaves it to the system.", at_least=-1, kafka_default="102400")
+    ] = -1
     socket_receive_buffer_bytes: Annotated[
-        int, Int("SO_RCVBUF of a connection; -1 leaves it to the system.", at_least=-1, no_effect=_SYSTEM_BUFFERS)
-    ] = 102_400
+        int, Int("SO_RCVBUF of a connection; -1 leaves it to the system.", at_least=-1, kafka_default="102400")
+    ] = -1
     socket_request_max_bytes: Annotated[
         int, Int("Largest request; a larger one closes the connection before it is read.", at_least=14)
     ] = 100 * MIB
