@@ -127,14 +127,16 @@ class Segment:
     def floor_by_offset(self, offset: int, cache: IndexCache) -> int:
         """A batch start from which a forward scan finds `offset`."""
         relative_offset = offset - self.base_offset
-        if self.offset_index is not None:
-            return self.offset_index.floor_by_offset(relative_offset, cache)
+        index = self.offset_index  # once: the pool looks while the loop may close the segment
+        if index is not None:
+            return index.floor_by_offset(relative_offset, cache)
         return cache.get(self.path + ".index").floor_by_offset(relative_offset)
 
     def floor_by_position(self, position: int, cache: IndexCache) -> int:
         """The last indexed batch start at or before `position`."""
-        if self.offset_index is not None:
-            return self.offset_index.floor_by_position(position, cache)
+        index = self.offset_index
+        if index is not None:
+            return index.floor_by_position(position, cache)
         return cache.get(self.path + ".index").floor_by_position(position)
 
     def mark(self, offset: int, position: int) -> None:

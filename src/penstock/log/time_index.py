@@ -44,8 +44,9 @@ class TimeIndex:
 
     def content(self, disk: Disk) -> bytes:
         """Blocking. All entries, from the file and from memory; safe to call from the pool."""
+        flushed_bytes = self._flushed_bytes  # first: a flush in between may then only hide entries, never repeat them
         tail = bytes(self._tail)
-        return _read_file(disk, self.path, self._flushed_bytes) + tail
+        return _read_file(disk, self.path, flushed_bytes) + tail
 
 
 def read_time_index(disk: Disk, path: str) -> bytes:
