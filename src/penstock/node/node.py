@@ -109,9 +109,8 @@ class Node:
             try:
                 port = await server.bind(listener.name, listener.host, listener.port)
             except OSError as error:
-                raise NodeRefused(
-                    f"cannot listen on {listener.host or '*'}:{listener.port}: {error.strerror}"
-                ) from error
+                reason = os.strerror(error.errno) if error.errno else str(error)
+                raise NodeRefused(f"cannot listen on {listener.host or '*'}:{listener.port}: {reason}") from error
             self.ports.append(port)
             bound.append(listener._replace(host=listener.host or "localhost", port=port))
         return bound
