@@ -3,13 +3,15 @@
 Works on the segments as they were when it began; a segment deleted meanwhile stays readable through its file.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.log.errors import CorruptSegment
 from penstock.log.reading import find_batch
 from penstock.log.scan import SegmentScan
 from penstock.log.segment import Segment
 from penstock.log.time_index import floor_offset, read_time_index
-from penstock.records.batch import NO_TIMESTAMP
+from penstock.records.batch import NO_TIMESTAMP, CorruptBatch
 from penstock.records.reader import Record, read_records
 
 if TYPE_CHECKING:
@@ -20,6 +22,17 @@ class RecordPlace(NamedTuple):
     timestamp: int
     offset: int
     leader_epoch: int
+
+
+def look_up(log: "PartitionLog", find: Callable[[], RecordPlace | None]) -> RecordPlace | None:
+    """Runs a search again when segments went away under it, by retention or truncation."""
+    while True:
+        segments = log.segments
+        try:
+            return find()
+        except (FileNotFoundError, CorruptSegment, CorruptBatch):
+            if log.segments is segments:
+                raise
 
 
 def find_by_timestamp(log: "PartitionLog", timestamp: int) -> RecordPlace | None:

@@ -19,7 +19,7 @@ from penstock.log.config import MAX_LONG, LogConfig
 from penstock.log.directory import LogDirectory
 from penstock.log.epochs import LeaderEpochs
 from penstock.log.errors import CorruptSegment
-from penstock.log.lookup import RecordPlace, find_by_timestamp, find_max_timestamp
+from penstock.log.lookup import RecordPlace, find_by_timestamp, find_max_timestamp, look_up
 from penstock.log.producers import CompletedTransaction, ProducerBatch, ProducerStates
 from penstock.log.reading import FileSpan, empty_span, locate, plan_span, segment_holding
 from penstock.log.rebuild import SNAPSHOT_SUFFIX, aborted_entry
@@ -293,11 +293,11 @@ class PartitionLog:
 
     def find_by_timestamp(self, timestamp: int) -> RecordPlace | None:
         """Blocking. The first record whose timestamp is not below `timestamp`."""
-        return None if self._read_refusal() else find_by_timestamp(self, timestamp)
+        return None if self._read_refusal() else look_up(self, lambda: find_by_timestamp(self, timestamp))
 
     def max_timestamp_offset(self) -> RecordPlace | None:
         """Blocking. The record with the largest timestamp, the first of them. (KIP-734)"""
-        return None if self._read_refusal() else find_max_timestamp(self)
+        return None if self._read_refusal() else look_up(self, lambda: find_max_timestamp(self))
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """Loop-safe. The largest known epoch ≤ `epoch` and its end offset; (−1, −1) when unknown. (KIP-279)"""
