@@ -74,7 +74,7 @@ class Housekeeping:
         await self._open_what_is_on_disk()
         deleted = 0
         for number, partition in enumerate(broker.partitions):
-            deleted += partition.log.apply_retention(broker.clock.now_ms())
+            deleted += partition.log.apply_retention(broker.clock.now_ms(), partition.high_watermark)
             if number % _PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
         if deleted:
