@@ -19,7 +19,7 @@ from penstock.client.consumer.membership import GroupOptions, Membership
 from penstock.client.consumer.partitions import PartitionState
 from penstock.client.consumer.positioning import OffsetReset, Positioning, reset_timestamp
 from penstock.client.consumer.subscription import Listener, Partition, Subscription, as_partitions
-from penstock.client.errors import ClientError, Closed, UsageError
+from penstock.client.errors import ClientError, Closed, CommitFailed, UsageError
 from penstock.client.group_offsets import Committer, fetch_offsets
 from penstock.client.offsets import READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from penstock.client.options import ConnectionArguments, ConnectionOptions
@@ -153,6 +153,10 @@ class Consumer:
             raise Closed("the consumer is not started")
         return self._cluster_or_none
 
+    def _check_started(self) -> None:
+        if self._cluster_or_none is None:
+            raise Closed("the consumer is not started")
+
     # -- what to read -------------------------------------------------------------------------------------
 
     def subscribe(
@@ -192,6 +196,7 @@ class Consumer:
 
     async def unsubscribe(self) -> None:
         """Leaves the group, or drops what was assigned by hand."""
+        self._check_started()
         if self._following is not None:
             following, self._following = self._following, None
             await following.stop()
@@ -200,6 +205,7 @@ class Consumer:
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Reads exactly these partitions, without joining a group."""
+        self._check_started()
         if self._following is not None:
             raise UsageError("the consumer is subscribed", hint="call unsubscribe() first")
         wanted = as_partitions(partitions)
@@ -210,7 +216,8 @@ class Consumer:
         self._cluster.interest.update(tp.topic for tp in wanted)
 
     def assignment(self) -> set[TopicPartition]:
-        return set(self._fetcher.states) if self._cluster_or_none is not None else set()
+        self._check_started()
+        return set(self._fetcher.states)
 
     async def partitions_for(self, topic: str, *, timeout_ms: float | None = None) -> list[int]:
         """The partitions of a topic, waiting until it exists."""
@@ -228,12 +235,13 @@ class Consumer:
         self._fetcher.notify()
 
     def paused(self) -> set[TopicPartition]:
-        return {tp for tp, state in self._fetcher.states.items() if state.paused}
+        return {state.topic_partition for state in self._states(()) if state.paused}
 
     # -- records ------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: float = 1000, *, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, at most `max_poll_records`; an empty list if none come within the timeout."""
+        self._check_started()
         deadline = self._loop.time() + timeout_ms / 1000
         wanted = self._max_poll_records if max_records is None else max_records
         self._commits.commit_if_due()
@@ -251,6 +259,7 @@ class Consumer:
 
     async def __anext__(self) -> ConsumerRecord:
         """One record at a time, for ever; the position moves with each."""
+        self._check_started()
         self._iterated += 1
         if self._iterated >= _RECORDS_PER_DUTY:
             self._iterated = 0
@@ -269,7 +278,6 @@ class Consumer:
 
     async def _duties(self) -> None:
         """What is done while the application waits: follow the group, find positions."""
-        _ = self._cluster
         if self._following is not None:
             self._following.membership.last_poll = self._loop.time()
             await self._following.follow()
@@ -343,6 +351,7 @@ class Consumer:
         return await list_offsets(self._cluster, timestamps_ms, isolation_level=self._isolation)
 
     async def _list(self, partitions: Iterable[Partition], timestamp: int) -> dict[TopicPartition, int]:
+        self._check_started()
         wanted = dict.fromkeys(as_partitions(partitions) or list(self._fetcher.states), timestamp)
         listed = await list_offsets(self._cluster, wanted, isolation_level=self._isolation)
         return {tp: found.offset for tp, found in listed.items()}
@@ -355,6 +364,7 @@ class Consumer:
         return max(0, state.high_watermark - state.position)
 
     def _states(self, partitions: Iterable[Partition]) -> list[PartitionState]:
+        self._check_started()
         wanted = as_partitions(partitions)
         if not wanted:
             return list(self._fetcher.states.values())
@@ -367,6 +377,7 @@ class Consumer:
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
         """Commits positions (what was returned so far), or the given offsets: the next ones to read."""
+        self._check_started()
         if self._group is None:
             raise UsageError("commit needs a group_id")
         exact = self._commits.positions() if offsets is None else _as_offsets(offsets)
@@ -386,7 +397,11 @@ class Consumer:
 
     def _committer(self) -> Committer:
         if self._following is not None:
-            return self._following.membership.committer
+            committer = self._following.membership.committer
+            if committer.generation < 0:
+                # As nobody in particular it might be accepted, over the head of the partition's new owner.
+                raise CommitFailed(f"this consumer is not a member of group {committer.group_id!r} at the moment")
+            return committer
         assert self._group is not None
         return Committer(self._group.group_id)
 

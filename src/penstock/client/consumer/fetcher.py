@@ -71,6 +71,7 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._partition_bytes: dict[TopicPartition, int] = {}
         self._current: PartitionState | None = None
+        self._leader_timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
     # -- assignment ---------------------------------------------------------------------------------------
@@ -163,11 +164,21 @@ class Fetcher:
                 continue
             leader = self._cluster.metadata.leader_of(*tp)
             if leader == NO_LEADER:
-                self._cluster.interest.add(tp.topic)
-                self._cluster.request_refresh()
+                self._look_for_leader(tp.topic)
             else:
                 by_leader[leader].append(state)
         return by_leader
+
+    def _look_for_leader(self, topic: str) -> None:
+        self._cluster.interest.add(topic)
+        self._cluster.request_refresh()
+        if self._leader_timer is None:
+            delay_s = self._cluster.options.retry_backoff_ms / 1000
+            self._leader_timer = self._loop.call_later(delay_s, self._looked_for_leader)
+
+    def _looked_for_leader(self) -> None:
+        self._leader_timer = None
+        self._resume()
 
     async def _fetch_from(self, node_id: int, states: list[PartitionState], hurried: bool) -> None:
         asked = [(state, state.version) for state in states]
@@ -282,6 +293,8 @@ class Fetcher:
 
     async def stop(self) -> None:
         self._stopped = True
+        if self._leader_timer is not None:
+            self._leader_timer.cancel()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -131,7 +131,7 @@ class Producer:
         Waits only for the topic to be known and for room in the buffer. Text is encoded as UTF-8. A value of None
         is a tombstone: it deletes its key from a compacted topic.
         """
-        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
+        future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         filled = self.try_send(topic, value, key, headers, partition, timestamp_ms, future)
         while filled is None:
             admitted = await self.make_ready(topic, value, key)
