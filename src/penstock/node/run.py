@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import sys
 import tomllib
@@ -32,6 +33,7 @@ def run_node(overrides: Mapping[str, str], config_file: str | None = None) -> in
         print("hint: docs/settings.md lists every setting", file=sys.stderr)
         return EXIT_USAGE
     configure_log_lines(settings.log_format, settings.log_level)
+    _raise_file_limit()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         return runner.run(_serve(settings))
 
@@ -43,6 +45,14 @@ def read_settings(overrides: Mapping[str, str], config_file: str | None) -> Brok
             given.update(flatten(tomllib.load(file)))
     given.update(overrides)
     return BrokerSettings.from_mapping(given)
+
+
+def _raise_file_limit() -> None:
+    """Connections and segments are descriptors; the usual soft limit of 1,024 is for programs that have few."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
+    with contextlib.suppress(OSError, ValueError):  # the system's own maximum may be lower
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(settings: BrokerSettings) -> int:
