@@ -11,7 +11,7 @@ import click
 from penstock.cli.exits import talk
 from penstock.cli.options import client_options
 from penstock.cli.output import print_facts
-from penstock.cli.running import CLIENT_ID, admin, run
+from penstock.cli.running import CLIENT_ID, TOPIC_WAIT_MS, admin, run
 
 _SAMPLE_EVERY = 97
 
@@ -89,7 +89,9 @@ async def _consume(bootstrap: str, topic: str, records: int | None, output: str)
     from penstock.client import Consumer, TopicPartition
 
     async with Consumer(bootstrap, auto_offset_reset="earliest", client_id=CLIENT_ID, start_timeout_ms=0) as consumer:
-        partitions = [TopicPartition(topic, p) for p in await consumer.partitions_for(topic, timeout_ms=3_000)]
+        partitions = [
+            TopicPartition(topic, p) for p in await consumer.partitions_for(topic, timeout_ms=TOPIC_WAIT_MS)
+        ]
         consumer.assign(partitions)
         starts, ends = await consumer.beginning_offsets(), await consumer.end_offsets()
         wanted = sum(ends.values()) - sum(starts.values())

@@ -12,7 +12,7 @@ import click
 from penstock.cli.exits import USAGE, Failure, talk
 from penstock.cli.options import bootstrap_option
 from penstock.cli.output import printable, text_or_base64
-from penstock.cli.running import CLIENT_ID, run
+from penstock.cli.running import CLIENT_ID, TOPIC_WAIT_MS, run
 from penstock.cli.times import format_time, parse_time_ms
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ async def _partitions(consumer: "Consumer", plan: Plan) -> "list[TopicPartition]
     from penstock.client import TopicPartition
     from penstock.client.errors import no_partition
 
-    there = await consumer.partitions_for(plan.topic, timeout_ms=3_000)
+    there = await consumer.partitions_for(plan.topic, timeout_ms=TOPIC_WAIT_MS)
     for wanted in plan.partitions:
         if wanted not in there:
             raise no_partition(plan.topic, len(there), wanted)

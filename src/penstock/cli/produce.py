@@ -10,7 +10,7 @@ import click
 
 from penstock.cli.exits import USAGE, Failure, talk
 from penstock.cli.options import bootstrap_option, parse_assignments
-from penstock.cli.running import CLIENT_ID, run
+from penstock.cli.running import CLIENT_ID, TOPIC_WAIT_MS, run
 
 if TYPE_CHECKING:
     from penstock.client import Producer, RecordMetadata
@@ -96,7 +96,7 @@ async def _produce(plan: Plan, source: BinaryIO, compression: str, acks: str, bo
         max_block_ms=10_000,
     )
     async with producer:
-        await producer.partitions_for(plan.topic)
+        await producer.partitions_for(plan.topic, timeout_ms=TOPIC_WAIT_MS)
         tally = Tally()
         async for line in _lines(source):
             await _send(producer, plan, line, tally)

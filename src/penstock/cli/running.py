@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CLIENT_ID = "penstock-cli"
+TOPIC_WAIT_MS = 1_000
+"""How long a topic may take to appear: long enough for one that is just being made, short for a wrong name."""
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -244,11 +244,12 @@ class Producer:
         finally:
             self._sender.flushing -= 1
 
-    async def partitions_for(self, topic: str) -> list[int]:
+    async def partitions_for(self, topic: str, *, timeout_ms: float | None = None) -> list[int]:
         """The partitions of a topic, waiting (for at most `max_block_ms`) until it exists."""
         if self._cluster is None:
             raise Closed("the producer is not started")
-        return list((await self._cluster.topic(topic, self.options.max_block_ms)).partitions)
+        patience = self.options.max_block_ms if timeout_ms is None else timeout_ms
+        return list((await self._cluster.topic(topic, patience)).partitions)
 
     @property
     def buffered_bytes(self) -> int:
