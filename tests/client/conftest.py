@@ -1,5 +1,9 @@
-"""One broker for the whole room; every test has topics of its own."""
+"""One broker for the whole room; every test has topics of its own.
 
+`PENSTOCK_TEST_BOOTSTRAP=host:port` runs the tests of the client against that broker instead, such as Apache Kafka.
+"""
+
+import os
 from collections.abc import Iterator
 from itertools import count
 
@@ -17,8 +21,12 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def bootstrap(broker: Broker) -> str:
-    return broker.bootstrap
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    given = os.environ.get("PENSTOCK_TEST_BOOTSTRAP")
+    if given:
+        return given
+    running: Broker = request.getfixturevalue("broker")
+    return running.bootstrap
 
 
 @pytest.fixture

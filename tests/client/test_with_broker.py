@@ -246,7 +246,9 @@ def test_raw_batches(bootstrap: str, name: str) -> None:
     asyncio.run(scenario())
 
 
-def test_mistakes_are_told(bootstrap: str, name: str) -> None:
+def test_mistakes_are_told(broker: Broker, name: str) -> None:
+    bootstrap = broker.bootstrap  # which does not create topics by itself
+
     async def scenario() -> None:
         async with Producer(bootstrap, max_block_ms=100) as producer:
             with pytest.raises(TopicError, match="does not exist") as caught:

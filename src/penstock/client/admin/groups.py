@@ -20,6 +20,10 @@ from penstock.client.retry import retry
 from penstock.client.types import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
 from penstock.model.errors import ErrorCode
 from penstock.wire.errors import WireError
+from penstock.wire.generated.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from penstock.wire.generated.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from penstock.wire.generated.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from penstock.wire.generated.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -51,7 +55,7 @@ async def describe_group(cluster: Cluster, group_id: str, timeout_ms: int) -> Gr
         (group,) = response.groups
         cluster.check_coordinator(group_id, group.error_code)
         if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or (group.group_state == "Dead" and not group.members):
-            raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} does not exist")
+            return await _describe_consumer_group(cluster, group_id)
         raise_for(group.error_code, group.error_message, what=f"group {group_id!r}")
         coordinator = await cluster.coordinator(group_id)
         members = [_member(member, group.protocol_type) for member in group.members]
@@ -60,6 +64,42 @@ async def describe_group(cluster: Cluster, group_id: str, timeout_ms: int) -> Gr
         )
 
     return await retry(attempt, cluster.options, timeout_ms)
+
+
+async def _describe_consumer_group(cluster: Cluster, group_id: str) -> GroupDescription:
+    """A group of the newer protocol, which the classic call does not show. (KIP-848)"""
+    coordinator = await cluster.coordinator(group_id)
+    connection = await cluster.connection(coordinator)
+    if ConsumerGroupDescribeRequest.API_KEY not in connection.versions:
+        raise _no_such_group(group_id)
+    response = await cluster.call(
+        coordinator, ConsumerGroupDescribeRequest(group_ids=[group_id]), ConsumerGroupDescribeResponse
+    )
+    (group,) = response.groups
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise _no_such_group(group_id)
+    raise_for(group.error_code, group.error_message, what=f"group {group_id!r}")
+    members = [
+        MemberDescription(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            sorted(
+                TopicPartition(topic.topic_name, p)
+                for topic in member.assignment.topic_partitions
+                for p in topic.partitions
+            ),
+        )
+        for member in group.members
+    ]
+    return GroupDescription(
+        group_id, group.group_state, PROTOCOL_TYPE, group.assignor_name, coordinator, sorted(members)
+    )
+
+
+def _no_such_group(group_id: str) -> GroupError:
+    return GroupError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} does not exist")
 
 
 def _member(member: DescribeGroupsResponse.DescribedGroupMember, protocol_type: str) -> MemberDescription:
