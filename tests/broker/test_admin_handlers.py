@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.log.partition_log import PartitionLog
-from penstock.metadata.features import METADATA_LEVEL, METADATA_VERSION
+from penstock.metadata.features import DEFAULT_LEVELS, SUPPORTED_FEATURES
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.hashing import coordinator_partition
 from penstock.testing import Broker
@@ -78,10 +78,11 @@ def alter(connection: RawConnection, kind: int, name: str, *changes: tuple[str, 
 def test_api_versions_names_the_features(connection: RawConnection) -> None:
     response = connection.call(ApiVersionsRequest("test", "1.0"), 4)
     assert response.error_code == 0
-    assert [(f.name, f.max_version) for f in response.supported_features] == [(METADATA_VERSION, METADATA_LEVEL)]
-    assert [(f.name, f.max_version_level) for f in response.finalized_features] == [
-        (METADATA_VERSION, METADATA_LEVEL)
-    ]
+    supported = {f.name: (f.min_version, f.max_version) for f in response.supported_features}
+    assert supported == {name: tuple(levels) for name, levels in SUPPORTED_FEATURES.items()}
+    finalized = {f.name: f.max_version_level for f in response.finalized_features}
+    assert finalized == DEFAULT_LEVELS
+    assert finalized["transaction.version"] == 2
     assert response.finalized_features_epoch >= 0
     keys = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
     assert keys[0] == (0, 13), "Produce is advertised from 0 on"

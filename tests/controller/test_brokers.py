@@ -3,7 +3,7 @@
 from penstock.controller.brokers import decide_bootstrap
 from penstock.controller.producer_ids import BLOCK_SIZE, ProducerIdBlock, decide_allocate_producer_ids
 from penstock.controller.topics import NewTopic
-from penstock.metadata.features import METADATA_LEVEL, METADATA_VERSION
+from penstock.metadata.features import DEFAULT_LEVELS, METADATA_LEVEL, METADATA_VERSION
 from penstock.metadata.image import MetadataImage
 from penstock.model.errors import ErrorCode, Refusal
 from tests.controller.cluster import Cluster, directory
@@ -12,9 +12,15 @@ from tests.controller.test_topics import create
 
 def test_bootstrap_happens_once() -> None:
     cluster = Cluster()
-    assert cluster.image.features == {METADATA_VERSION: METADATA_LEVEL}
+    assert cluster.image.features == DEFAULT_LEVELS
     assert list(decide_bootstrap(cluster.image).records) == []
-    assert len(list(decide_bootstrap(MetadataImage()).records)) == 1
+    assert len(list(decide_bootstrap(MetadataImage()).records)) == len(DEFAULT_LEVELS)
+
+
+def test_bootstrap_adds_features_that_an_older_release_did_not_know() -> None:
+    older = MetadataImage(features={METADATA_VERSION: METADATA_LEVEL})
+    added = {record.name: record.feature_level for record in decide_bootstrap(older).records}
+    assert added == {name: level for name, level in DEFAULT_LEVELS.items() if name != METADATA_VERSION}
 
 
 def test_a_broker_epoch_is_the_offset_of_its_registration_and_grows() -> None:

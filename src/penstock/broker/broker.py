@@ -18,7 +18,9 @@ from penstock.broker.metadata_driver import MetadataDriver
 from penstock.broker.partitions import PartitionTable
 from penstock.broker.reachability import ReachabilityWatch
 from penstock.broker.router import Router
-from penstock.broker.transactional_produce import NoTransactions, Transactions
+from penstock.broker.transaction_driver import TransactionService
+from penstock.broker.transaction_markers import LocalMarkers
+from penstock.broker.transaction_producer_ids import SpareProducerIds
 from penstock.log.config import LogConfig
 from penstock.log.directory import LogDirectory
 from penstock.log.partition_log import PartitionLog
@@ -61,13 +63,23 @@ class Broker:
         self.fetch_sessions = FetchSessionCache(self.settings.max_incremental_fetch_session_cache_slots, rng)
         self.reachability = ReachabilityWatch()
         self.groups = GroupService(self.settings, self.node_id, clock, rng, pool, self._open_coordinator_partition)
-        self.transactions: Transactions = NoTransactions()
+        self.markers = LocalMarkers(self.partitions, self.groups, clock)
+        self.transactions = TransactionService(
+            lambda: self.settings,
+            self.node_id,
+            clock,
+            pool,
+            self._open_coordinator_partition,
+            self.markers,
+            SpareProducerIds(self.controller.next_producer_id),
+        )
         self.fetch = FetchHandler(self)
         self.router = Router(self, ProduceHandler(self), self.fetch)
         self._directories = dict(zip(directory_ids, logs.directories, strict=True))
         logs.on_directory_failed = self._directory_failed
         driver.add_listener(self._follow_metadata)
         driver.add_listener(self.groups.on_metadata)
+        driver.add_listener(self.transactions.on_metadata)
 
     @property
     def settings(self) -> BrokerSettings:

@@ -19,8 +19,10 @@ class Gate:
     def allows_group(self, context: RequestContext, operation: Operation, name: str) -> bool:
         return self._allows(context, operation, ResourceType.GROUP, name)
 
-    def allows_transaction(self, context: RequestContext, transactional_id: str) -> bool:
-        return self._allows(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    def allows_transaction(
+        self, context: RequestContext, transactional_id: str, operation: Operation = Operation.WRITE
+    ) -> bool:
+        return self._allows(context, operation, ResourceType.TRANSACTIONAL_ID, transactional_id)
 
     def allows_cluster(self, context: RequestContext, operation: Operation) -> bool:
         return self._allows(context, operation, ResourceType.CLUSTER, CLUSTER_NAME)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Executor
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.broker.group_leadership import GroupLeadership, ShardRun
 from penstock.broker.group_partition import OpenPartition
@@ -32,6 +32,10 @@ from penstock.wire.generated.offset_commit import OffsetCommitRequest, OffsetCom
 from penstock.wire.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from penstock.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from penstock.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
+from penstock.wire.generated.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.transaction_markers import EndMarker
 
 _TIMEOUTS_PER_WAKE = 200  # then others get their turn on the loop
 _STALL_MS = 500
@@ -138,13 +142,35 @@ class GroupService:
             lambda shard, waiter, now: shard.decide_commit_offsets(request, api_version, waiter, now),
         )
 
+    def commit_transactional_offsets(
+        self, request: TxnOffsetCommitRequest
+    ) -> Awaitable[TxnOffsetCommitResponse | ErrorCode]:
+        """Every topic must exist and carry both name and id; the transaction must include the group's partition."""
+        return self._act(
+            self._index(request.group_id),
+            lambda led, waiter, now: led.apply_transactional(
+                led.shard.decide_commit_transactional_offsets(request, waiter, now),
+                request.producer_id,
+                request.producer_epoch,
+                now,
+            ),
+        )
+
+    def write_marker(self, index: int, marker: "EndMarker") -> Awaitable[ErrorCode]:
+        """Ends a transaction in a partition of the offsets topic."""
+        producer_id, epoch, coordinator_epoch, commit, _ = marker
+        return self._act(
+            index,
+            lambda led, waiter, now: led.write_marker(producer_id, epoch, coordinator_epoch, commit, waiter, now),
+        )
+
     def fetch_offsets(
-        self, request: OffsetFetchRequest.OffsetFetchRequestGroup
+        self, request: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool = False
     ) -> Awaitable[OffsetFetchResponse.OffsetFetchResponseGroup | ErrorCode]:
         """Never shows an offset that could still be lost: the answer waits until what it shows is committed."""
         return self._submit(
             request.group_id,
-            lambda shard, waiter, now: Decision([], [(waiter, shard.fetch_offsets(request))], []),
+            lambda shard, waiter, now: Decision([], [(waiter, shard.fetch_offsets(request, require_stable))], []),
         )
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> Awaitable[OffsetDeleteResponse | ErrorCode]:
@@ -204,6 +230,16 @@ class GroupService:
     async def _submit_later(self, group_id: str, decide: Decide) -> Any:
         led = await self._leadership.find(self._index(group_id))
         return await self._decide(led, decide) if isinstance(led, LedShard) else led
+
+    async def _act(self, index: int, act: Callable[[LedShard, "asyncio.Future[Any]", Now], None]) -> Any:
+        """For what goes into the log in a way of its own."""
+        led = self._leadership.active.get(index) or await self._leadership.find(index)
+        if isinstance(led, ErrorCode):
+            return led
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        act(led, waiter, self._run.now())
+        self._schedule(led)
+        return await waiter
 
     def _decide(self, led: LedShard, decide: Decide) -> "asyncio.Future[Any]":
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

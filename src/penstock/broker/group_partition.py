@@ -26,6 +26,14 @@ class CoordinatorPartition(Protocol):
     def append_records(self, batches: bytearray) -> int | Refusal:
         """Appends whole batches, all or none. The end offset after them, or why not; at once, never in between."""
 
+    def producer_epoch(self, producer_id: int) -> int:
+        """The last epoch of this producer that the log has seen; −1 when it has seen none."""
+
+    def write_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
+    ) -> int | Refusal:
+        """Ends this producer's transaction here. As `append_records`."""
+
     def when_committed(self, end_offset: int, callback: Callable[[ErrorCode], None]) -> None:
         """Calls back once: NONE when all below `end_offset` is committed in this leader epoch, or why it never is.
 
@@ -34,6 +42,9 @@ class CoordinatorPartition(Protocol):
 
     def read_bytes(self, offset: int, max_bytes: int) -> bytes | ErrorCode:
         """Whole batches from `offset` on, at least one unless it is the end. Blocking: called in the pool."""
+
+
+_DEPOSED = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition has been elected a leader since")
 
 
 class LedPartition:
@@ -60,8 +71,22 @@ class LedPartition:
 
     def append_records(self, batches: bytearray) -> int | Refusal:
         if self._partition.leader_epoch != self.leader_epoch:
-            return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition has been elected a leader since")
+            return _DEPOSED
         result = self._partition.append_own(batches, self._clock.now_ms())
+        return result if isinstance(result, Refusal) else result.end_offset
+
+    def producer_epoch(self, producer_id: int) -> int:
+        entry = self._partition.log.producers.get(producer_id)
+        return entry.producer_epoch if entry is not None else -1
+
+    def write_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
+    ) -> int | Refusal:
+        if self._partition.leader_epoch != self.leader_epoch:
+            return _DEPOSED
+        result = self._partition.write_marker(
+            producer_id, producer_epoch, coordinator_epoch, commit, self._clock.now_ms()
+        )
         return result if isinstance(result, Refusal) else result.end_offset
 
     def when_committed(self, end_offset: int, callback: Callable[[ErrorCode], None]) -> None:

@@ -10,15 +10,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from penstock.broker.coordinator_batches import encode_batches
 from penstock.broker.group_partition import CoordinatorPartition
 from penstock.groups.decision import Answer, Decision, GroupRecord, Now
 from penstock.groups.shard import GroupShard
 from penstock.model.errors import ErrorCode, Refusal
-from penstock.records.builder import BatchBuilder
-from penstock.wire.records import encode_coordinator_key, encode_coordinator_value
-
-# Decisions with very many records (a group with all its offsets deleted) become several batches of about this size.
-_BATCH_BYTES = 512 * 1024
 
 # What a refused or lost append means to a group's client. (As Kafka maps them.)
 _COORDINATOR_ERRORS = {
@@ -94,6 +90,40 @@ class LedShard:
         if appended:
             self._watch(self._appended_end)
 
+    def apply_transactional(self, decision: Decision, producer_id: int, producer_epoch: int, now: Now) -> None:
+        """As `apply`, for records that are part of this producer's transaction."""
+        appended = False
+        if decision.records:
+            refusal = self._append_transactional(decision.records, producer_id, producer_epoch, now)
+            if refusal is None:
+                appended = True
+                for record in decision.records:
+                    self.shard.replay_transactional(producer_id, record.key, record.value)
+            else:
+                decision = self.shard.refused(decision, coordinator_error(refusal.code), now)
+        self.answer(decision.answers, now)
+        if appended:
+            self._watch(self._appended_end)
+
+    def write_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        waiter: "asyncio.Future[ErrorCode]",
+        now: Now,
+    ) -> None:
+        """Ends this producer's transaction: its offsets count, or are dropped. Answers an error or NONE."""
+        end_offset = self._partition.write_marker(producer_id, producer_epoch, coordinator_epoch, commit)
+        if isinstance(end_offset, Refusal):
+            self.answer([(waiter, end_offset.code)], now)
+            return
+        self._appended_end = end_offset
+        self.shard.replay_marker(producer_id, commit)
+        self.answer([(waiter, ErrorCode.NONE)], now)
+        self._watch(end_offset)
+
     def answer(self, answers: Sequence[Answer], now: Now) -> None:
         """Gives these answers out when all that has been appended so far is committed."""
         if not answers:
@@ -132,6 +162,18 @@ class LedShard:
         self._appended_end = result
         return None
 
+    def _append_transactional(
+        self, records: Sequence[GroupRecord], producer_id: int, producer_epoch: int, now: Now
+    ) -> Refusal | None:
+        if self._partition.producer_epoch(producer_id) > producer_epoch:
+            return Refusal(ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id} has a newer epoch")
+        batches = encode_batches(records, now.wall_ms, producer_id, producer_epoch)
+        result = self._partition.append_records(batches)
+        if isinstance(result, Refusal):
+            return result
+        self._appended_end = result
+        return None
+
     def _watch(self, end_offset: int) -> None:
         self._partition.when_committed(end_offset, lambda error: self._commit_told(end_offset, error))
 
@@ -144,20 +186,6 @@ class LedShard:
         self._committed_end = max(self._committed_end, end_offset)
         while self._held and self._held[0].end_offset <= self._committed_end:
             _give(self._held.popleft().answers)
-
-
-def encode_batches(records: Sequence[GroupRecord], timestamp_ms: int) -> bytearray:
-    """One batch, unless there is very much to write."""
-    batches = bytearray()
-    builder = BatchBuilder()
-    for record in records:
-        if builder.size_estimate > _BATCH_BYTES:
-            batches += builder.build()
-            builder = BatchBuilder()
-        value = None if record.value is None else encode_coordinator_value(record.value, record.version)
-        builder.append(encode_coordinator_key(record.key), value, (), timestamp_ms)
-    last = builder.build()
-    return batches + last if batches else last
 
 
 def _give(answers: Sequence[Answer]) -> None:

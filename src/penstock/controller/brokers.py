@@ -10,7 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from penstock.controller.decision import Decision, View
-from penstock.metadata.features import METADATA_LEVEL, METADATA_VERSION, SUPPORTED_FEATURES
+from penstock.metadata.features import DEFAULT_LEVELS, SUPPORTED_FEATURES
 from penstock.metadata.image import BrokerImage, MetadataImage
 from penstock.metadata.listeners import Listener
 from penstock.metadata.snapshot import broker_record
@@ -31,10 +31,9 @@ class Registration(NamedTuple):
 
 
 def decide_bootstrap(image: MetadataImage) -> Decision[bool]:
-    """Finalizes the feature levels of a new cluster; does nothing in one that has them."""
-    if METADATA_VERSION in image.features:
-        return Decision([], False)
-    return Decision([FeatureLevelRecord(METADATA_VERSION, METADATA_LEVEL)], True)
+    """Finalizes the features that this cluster has no level of; answers whether there were any."""
+    missing = [(name, level) for name, level in DEFAULT_LEVELS.items() if name not in image.features]
+    return Decision([FeatureLevelRecord(*feature) for feature in missing], bool(missing))
 
 
 def decide_register_broker(

@@ -9,6 +9,7 @@ from penstock.groups.classic.rebalance import keep_session
 from penstock.groups.decision import GroupRecord, Turn, Waiter
 from penstock.groups.group_records import offset_record, offset_tombstone
 from penstock.groups.offset_store import CommittedOffset, OffsetStore, TopicOffsets
+from penstock.groups.transactional_offsets import OffsetKey, TransactionalOffsets
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import ZERO_UUID
 from penstock.wire.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
@@ -96,18 +97,36 @@ def _commit_partition(
 
 
 def fetch_offsets(
-    offsets: OffsetStore, request: OffsetFetchRequest.OffsetFetchRequestGroup
+    offsets: OffsetStore,
+    request: OffsetFetchRequest.OffsetFetchRequestGroup,
+    unstable: TransactionalOffsets | None = None,
 ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-    """What is not committed is −1 and no error, also for a group that does not exist. Null topics: all of them."""
+    """What is not committed is −1 and no error, also for a group that does not exist. Null topics: all of them.
+
+    With `unstable` (KIP-447) an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT instead.
+    """
     response = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=request.group_id)
     committed = offsets.of_group(request.group_id)
     if request.topics is None:
         for name, partitions in committed.items():
             response.topics.append(_fetch_topic(name, ZERO_UUID, list(partitions), partitions))
-        return response
+        return _mark_unstable(response, unstable)
     for topic in request.topics:
         partitions = committed.get(topic.name, {})
         response.topics.append(_fetch_topic(topic.name, topic.topic_id, topic.partition_indexes, partitions))
+    return _mark_unstable(response, unstable)
+
+
+def _mark_unstable(
+    response: OffsetFetchResponse.OffsetFetchResponseGroup, unstable: TransactionalOffsets | None
+) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+    if unstable is not None and unstable.has_group(response.group_id):
+        for topic in response.topics:
+            for each in topic.partitions:
+                if unstable.is_pending(response.group_id, topic.name, each.partition_index):
+                    each.committed_offset = each.committed_leader_epoch = -1
+                    each.metadata = ""
+                    each.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
     return response
 
 
@@ -134,7 +153,12 @@ def _fetch_topic(
 
 
 def delete_offsets(
-    turn: Turn, group: ClassicGroup | None, offsets: OffsetStore, request: OffsetDeleteRequest, waiter: Waiter
+    turn: Turn,
+    group: ClassicGroup | None,
+    offsets: OffsetStore,
+    pending: TransactionalOffsets,
+    request: OffsetDeleteRequest,
+    waiter: Waiter,
 ) -> None:
     if group is None:
         turn.answer(waiter, ErrorCode.GROUP_ID_NOT_FOUND)
@@ -148,7 +172,8 @@ def delete_offsets(
         result = OffsetDeleteResponse.OffsetDeleteResponseTopic(name=topic.name)
         for partition in topic.partitions:
             index = partition.partition_index
-            if not subscribed and offsets.get(group.group_id, topic.name, index) is not None:
+            place = (group.group_id, topic.name, index)
+            if not subscribed and (offsets.get(*place) is not None or pending.is_pending(*place)):
                 turn.write(offset_tombstone(group.group_id, topic.name, index))
             result.partitions.append(
                 OffsetDeleteResponse.OffsetDeleteResponsePartition(
@@ -160,9 +185,12 @@ def delete_offsets(
     turn.answer(waiter, response)
 
 
-def all_offset_tombstones(offsets: OffsetStore, group_id: str) -> list[GroupRecord]:
-    return [
-        offset_tombstone(group_id, topic, partition)
+def all_offset_tombstones(offsets: OffsetStore, pending: TransactionalOffsets, group_id: str) -> list[GroupRecord]:
+    """Also of those that only an open transaction has committed: they must not come back with its marker."""
+    places = {
+        OffsetKey(group_id, topic, partition): None
         for topic, partitions in offsets.of_group(group_id).items()
         for partition in partitions
-    ]
+    }
+    places.update(dict.fromkeys(pending.of_group(group_id)))
+    return [offset_tombstone(*place) for place in places]

@@ -9,18 +9,27 @@ from penstock.groups.config import GroupConfig
 from penstock.groups.decision import GroupRecord
 from penstock.groups.group_records import group_tombstone, offset_tombstone
 from penstock.groups.offset_store import CommittedOffset, OffsetStore
+from penstock.groups.transactional_offsets import OffsetKey, TransactionalOffsets
 
 
 def expire_group(
-    group: ClassicGroup, offsets: OffsetStore, config: GroupConfig, now_wall_ms: int
+    group: ClassicGroup,
+    offsets: OffsetStore,
+    pending: TransactionalOffsets,
+    config: GroupConfig,
+    now_wall_ms: int,
 ) -> list[GroupRecord]:
-    """Tombstones for expired offsets, and for the group when it is empty and has none left."""
+    """Tombstones for expired offsets, and for the group when it is empty and has none left.
+
+    What an open transaction is about to commit is in use, however old the last commit is.
+    """
     records: list[GroupRecord] = []
-    remaining = False
+    remaining = pending.has_group(group.group_id)
     for topic, partitions in offsets.of_group(group.group_id).items():
         keeps_topic = not _may_expire(group) or group.is_subscribed_to(topic)
         for partition, committed in partitions.items():
-            if keeps_topic or not _is_expired(group, committed, config.offsets_retention_ms, now_wall_ms):
+            in_use = keeps_topic or pending.is_pending(group.group_id, topic, partition)
+            if in_use or not _is_expired(group, committed, config.offsets_retention_ms, now_wall_ms):
                 remaining = True
             else:
                 records.append(offset_tombstone(group.group_id, topic, partition))
@@ -29,12 +38,14 @@ def expire_group(
     return records
 
 
-def forget_topic(offsets: OffsetStore, topic: str) -> list[GroupRecord]:
-    return [
-        offset_tombstone(group_id, topic, partition)
+def forget_topic(offsets: OffsetStore, pending: TransactionalOffsets, topic: str) -> list[GroupRecord]:
+    places = {
+        OffsetKey(group_id, topic, partition): None
         for group_id, partitions in offsets.of_topic(topic)
         for partition in partitions
-    ]
+    }
+    places.update(dict.fromkeys(pending.of_topic(topic)))
+    return [offset_tombstone(*place) for place in places]
 
 
 def _may_expire(group: ClassicGroup) -> bool:

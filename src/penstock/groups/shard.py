@@ -26,6 +26,8 @@ from penstock.groups.offset_store import GroupOffsets, OffsetStore
 from penstock.groups.offsets import all_offset_tombstones, commit_offsets, delete_offsets, fetch_offsets
 from penstock.groups.retention import expire_group, forget_topic
 from penstock.groups.timers import Timer, TimerKind, TimerQueue
+from penstock.groups.transactional_commit import commit_transactional_offsets
+from penstock.groups.transactional_offsets import OffsetKey, TransactionalOffsets
 from penstock.model.errors import ErrorCode
 from penstock.model.ports import Rng
 from penstock.wire.errors import UnknownRecordError
@@ -45,6 +47,7 @@ from penstock.wire.generated.records_group import (
     OffsetCommitValue,
 )
 from penstock.wire.generated.sync_group import SyncGroupRequest
+from penstock.wire.generated.txn_offset_commit import TxnOffsetCommitRequest
 from penstock.wire.struct import RecordMessage
 
 # Offsets looked at in one step of a retention check, so that a large shard does not hold up the loop.
@@ -52,7 +55,17 @@ _RETENTION_STEP = 2_000
 
 
 class GroupShard:
-    __slots__ = ("_config", "_load", "_offsets", "_retention_queue", "_retention_timer", "_rng", "_timers", "groups")
+    __slots__ = (
+        "_config",
+        "_load",
+        "_offsets",
+        "_pending",
+        "_retention_queue",
+        "_retention_timer",
+        "_rng",
+        "_timers",
+        "groups",
+    )
 
     def __init__(self, config: GroupConfig, rng: Rng) -> None:
         self._config = config
@@ -60,6 +73,7 @@ class GroupShard:
         self._load = ShardLoad()
         self._timers = TimerQueue()
         self._offsets = OffsetStore()
+        self._pending = TransactionalOffsets()
         self._retention_timer = Timer(TimerKind.RETENTION)
         self._retention_queue: list[str] = []  # groups still to look at in the check under way
         self.groups: dict[str, ClassicGroup] = {}
@@ -85,11 +99,28 @@ class GroupShard:
             raise UnknownRecordError(f"{type(key).__name__} is not a record that this release keeps groups in")
 
     def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        if self._pending.has_group(key.group):
+            self._pending.supersede(OffsetKey(key.group, key.topic, key.partition))
         self._offsets.replay(key.group, key.topic, key.partition, value)
         if value is not None:
             self._group(key.group)  # a simple group, unless it is a real one
         else:
             self._forget_if_idle(self.groups.get(key.group))
+
+    def replay_transactional(self, producer_id: int, key: RecordMessage, value: RecordMessage | None) -> None:
+        """Applies one record of a transaction that is open: only offsets are written so."""
+        if not isinstance(key, OffsetCommitKey) or not isinstance(value, OffsetCommitValue):
+            raise UnknownRecordError(f"{type(key).__name__} is not a record that is written in transactions")
+        self._pending.replay(producer_id, OffsetKey(key.group, key.topic, key.partition), value)
+        self._group(key.group)
+
+    def replay_marker(self, producer_id: int, commit: bool) -> None:
+        """This producer's transaction has ended: its offsets count from now on, or never."""
+        counting, group_ids = self._pending.end(producer_id, commit)
+        for key, value in counting:
+            self._offsets.replay(key.group_id, key.topic, key.partition, value)
+        for group_id in group_ids:
+            self._forget_if_idle(self.groups.get(group_id))
 
     def finish_load(self, now: Now) -> Decision:
         """All of the log is replayed: sessions of the members found begin now."""
@@ -180,9 +211,17 @@ class GroupShard:
         commit_offsets(turn, self.groups.get(request.group_id), request, api_version, waiter)
         return turn.decision()
 
+    def decide_commit_transactional_offsets(
+        self, request: TxnOffsetCommitRequest, waiter: Waiter, now: Now
+    ) -> Decision:
+        """Its records are to be appended as part of the transaction, and replayed with `replay_transactional`."""
+        turn = self._turn(now)
+        commit_transactional_offsets(turn, self.groups.get(request.group_id), request, waiter)
+        return turn.decision()
+
     def decide_delete_offsets(self, request: OffsetDeleteRequest, waiter: Waiter, now: Now) -> Decision:
         turn = self._turn(now)
-        delete_offsets(turn, self.groups.get(request.group_id), self._offsets, request, waiter)
+        delete_offsets(turn, self.groups.get(request.group_id), self._offsets, self._pending, request, waiter)
         return turn.decision()
 
     def decide_delete_groups(self, group_ids: Collection[str], waiter: Waiter, now: Now) -> Decision:
@@ -197,7 +236,7 @@ class GroupShard:
                 error = ErrorCode.NON_EMPTY_GROUP
             else:
                 error = ErrorCode.NONE
-                turn.records += all_offset_tombstones(self._offsets, group_id)
+                turn.records += all_offset_tombstones(self._offsets, self._pending, group_id)
                 turn.write(group_tombstone(group_id))
             results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=error))
         turn.answer(waiter, results)
@@ -207,7 +246,7 @@ class GroupShard:
         """These topics were deleted: their offsets go, whoever committed them."""
         turn = self._turn(now)
         for topic in topics:
-            turn.records += forget_topic(self._offsets, topic)
+            turn.records += forget_topic(self._offsets, self._pending, topic)
         return turn.decision()
 
     def refused(self, decision: Decision, error: ErrorCode, now: Now) -> Decision:
@@ -261,7 +300,7 @@ class GroupShard:
             group = self.groups.get(self._retention_queue.pop())
             if group is not None:
                 looked_at += 1 + sum(map(len, self._offsets.of_group(group.group_id).values()))
-                turn.records += expire_group(group, self._offsets, self._config, turn.now.wall_ms)
+                turn.records += expire_group(group, self._offsets, self._pending, self._config, turn.now.wall_ms)
         # One millisecond lets the loop serve others in between.
         interval_ms = 1 if self._retention_queue else self._config.offsets_retention_check_interval_ms
         turn.arm(self._retention_timer, interval_ms)
@@ -269,15 +308,19 @@ class GroupShard:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def fetch_offsets(
-        self, request: OffsetFetchRequest.OffsetFetchRequestGroup
+        self, request: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool = False
     ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-        return fetch_offsets(self._offsets, request)
+        return fetch_offsets(self._offsets, request, self._pending if require_stable else None)
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListGroupsResponse.ListedGroup]:
         return list_groups(self.groups.values(), states, types)
 
     def describe_group(self, group_id: str, api_version: int) -> DescribeGroupsResponse.DescribedGroup:
         return describe_group(self.groups.get(group_id), group_id, api_version)
+
+    @property
+    def pending_offset_count(self) -> int:
+        return len(self._pending)
 
     def offsets_of(self, group_id: str) -> GroupOffsets:
         return self._offsets.of_group(group_id)
@@ -295,5 +338,6 @@ class GroupShard:
             and group.lasting is None
             and not group.pending_joins
             and not self._offsets.has_group(group.group_id)
+            and not self._pending.has_group(group.group_id)
         ):
             self._remove_group(group.group_id)

@@ -184,6 +184,7 @@ class Node:
         self._server.stop_listening()
         await self._housekeeping.stop()
         self.broker.fetch.answer_parked()
+        self.broker.transactions.stop()
         self.broker.groups.stop()
         await self._server.drain(_DRAIN_SECONDS)
         await self._server.close()
@@ -202,6 +203,7 @@ class Node:
         for directory in self._logs.directories:
             if directory.commit is not None:
                 directory.commit.stop()
+        self.broker.transactions.stop()
         self.broker.groups.stop()
         await self._server.close()
         self._release()

@@ -2,7 +2,9 @@
 
 import struct
 
+from penstock.model.ports import Buffer
 from penstock.records.builder import build_batch
+from penstock.records.reader import read_records
 
 ABORT = 0
 COMMIT = 1
@@ -25,3 +27,12 @@ def build_end_marker(
         transactional=True,
         control=True,
     )
+
+
+def read_end_marker(batch: Buffer, pos: int = 0) -> bool | None:
+    """Whether the control batch at `pos` commits or aborts; None when it does neither."""
+    record = read_records(batch, pos)[0]
+    if record.key is None or len(record.key) < _KEY.size:
+        return None
+    kind = _KEY.unpack_from(record.key)[1]
+    return kind == COMMIT if kind in (ABORT, COMMIT) else None

@@ -59,8 +59,9 @@ def render() -> str:
 def _served_row(key: int) -> str:
     entry = SERVED[key]
     versions = _range(entry.min_version, entry.max_version)
-    if entry.first_advertised != entry.min_version:
-        versions += f" (advertised {_range(entry.first_advertised, entry.max_version)})"
+    advertised = _range(entry.first_advertised, entry.last_advertised)
+    if advertised != versions:
+        versions += f" (advertised {advertised})"
     return f"| {key} | {API_TABLE[key].name} | {versions} | {entry.note} |\n"
 
 

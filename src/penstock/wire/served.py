@@ -14,10 +14,15 @@ class Served(NamedTuple):
     max_version: int
     note: str = ""  # what is not done, or why the advertised range differs
     advertised_min_version: int = -1  # −1: as served
+    advertised_max_version: int = -1  # −1: as served
 
     @property
     def first_advertised(self) -> int:
         return self.min_version if self.advertised_min_version < 0 else self.advertised_min_version
+
+    @property
+    def last_advertised(self) -> int:
+        return self.max_version if self.advertised_max_version < 0 else self.advertised_max_version
 
 
 SERVED: dict[int, Served] = {
@@ -25,15 +30,15 @@ SERVED: dict[int, Served] = {
         3,
         13,
         "0–2 are advertised and answered with UNSUPPORTED_VERSION: librdkafka derives its compression codecs from the"
-        " minimum (KAFKA-18659). Transactional batches are refused until transactions are built.",
+        " minimum (KAFKA-18659).",
         advertised_min_version=0,
     ),
-    ApiKey.FETCH: Served(4, 18, "Aborted transactions are always empty: there are no transactions yet."),
+    ApiKey.FETCH: Served(4, 18),
     ApiKey.LIST_OFFSETS: Served(1, 11, "Nothing is tiered yet: −4 answers as −2, −5 answers −1."),
     ApiKey.METADATA: Served(0, 13),
     ApiKey.OFFSET_COMMIT: Served(2, 10),
-    ApiKey.OFFSET_FETCH: Served(1, 10, "No unstable offsets: there are no transactions yet."),
-    ApiKey.FIND_COORDINATOR: Served(0, 6, "Groups only; transactional ids and share groups are refused."),
+    ApiKey.OFFSET_FETCH: Served(1, 10),
+    ApiKey.FIND_COORDINATOR: Served(0, 6, "Groups and transactional ids; share groups are refused."),
     ApiKey.JOIN_GROUP: Served(0, 9),
     ApiKey.HEARTBEAT: Served(0, 4),
     ApiKey.LEAVE_GROUP: Served(0, 5),
@@ -47,9 +52,17 @@ SERVED: dict[int, Served] = {
     ApiKey.DELETE_TOPICS: Served(1, 6),
     ApiKey.DELETE_RECORDS: Served(0, 2),
     ApiKey.INIT_PRODUCER_ID: Served(
-        0, 5, "Idempotent producers; a transactional id is refused until transactions are built."
+        0,
+        6,
+        "6 (two-phase commit, KIP-939) is served to who knows of it and not advertised: Kafka holds it unstable.",
+        advertised_max_version=5,
     ),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(2, 4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Served(0, 5),
+    ApiKey.ADD_OFFSETS_TO_TXN: Served(0, 4),
+    ApiKey.END_TXN: Served(0, 5),
+    ApiKey.WRITE_TXN_MARKERS: Served(1, 2),
+    ApiKey.TXN_OFFSET_COMMIT: Served(0, 6),
     ApiKey.DESCRIBE_CONFIGS: Served(1, 4, "Resources: topics and brokers."),
     ApiKey.ALTER_CONFIGS: Served(0, 2, "Resources: topics and brokers."),
     ApiKey.DESCRIBE_LOG_DIRS: Served(1, 5, "No future replicas, no cordoned directories."),
@@ -58,10 +71,12 @@ SERVED: dict[int, Served] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, "Resources: topics and brokers."),
     ApiKey.OFFSET_DELETE: Served(0, 0),
     ApiKey.DESCRIBE_CLUSTER: Served(0, 2),
+    ApiKey.DESCRIBE_PRODUCERS: Served(0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0),
+    ApiKey.LIST_TRANSACTIONS: Served(0, 2),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0),
 }
 
-_TRANSACTIONS = "Transactions are not built yet."
 _SECURITY = "SASL and ACLs are not built yet; the gate is there and allows all."
 _TOKENS = "Delegation tokens are not planned: use SASL/OAUTHBEARER."
 _QUORUM = "Between voters of the metadata quorum; a cluster of one voter sends none."
@@ -77,14 +92,6 @@ _TELEMETRY = "Hidden on purpose: clients skip telemetry that is not advertised, 
 NOT_SERVED: dict[int, str] = {
     ApiKey.SASL_HANDSHAKE: _SECURITY,
     ApiKey.SASL_AUTHENTICATE: _SECURITY,
-    ApiKey.ADD_PARTITIONS_TO_TXN: _TRANSACTIONS,
-    ApiKey.ADD_OFFSETS_TO_TXN: _TRANSACTIONS,
-    ApiKey.END_TXN: _TRANSACTIONS,
-    ApiKey.WRITE_TXN_MARKERS: _TRANSACTIONS,
-    ApiKey.TXN_OFFSET_COMMIT: _TRANSACTIONS,
-    ApiKey.DESCRIBE_TRANSACTIONS: _TRANSACTIONS,
-    ApiKey.LIST_TRANSACTIONS: _TRANSACTIONS,
-    ApiKey.DESCRIBE_PRODUCERS: "Comes with transactions.",
     ApiKey.DESCRIBE_ACLS: _SECURITY,
     ApiKey.CREATE_ACLS: _SECURITY,
     ApiKey.DELETE_ACLS: _SECURITY,
@@ -152,7 +159,7 @@ def is_served(api_key: int, version: int) -> bool:
 
 def advertised_versions() -> list[tuple[int, int, int]]:
     """(key, min, max) of every API for the ApiVersions response, by key."""
-    return [(key, served.first_advertised, served.max_version) for key, served in sorted(SERVED.items())]
+    return [(key, served.first_advertised, served.last_advertised) for key, served in sorted(SERVED.items())]
 
 
 def api_name(api_key: int) -> str:

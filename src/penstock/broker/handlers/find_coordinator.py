@@ -1,14 +1,14 @@
 """FindCoordinator (key 10), versions 0–6. v4: several keys at a time (KIP-699). v6: share groups (KIP-932).
 
-Group keys only. Transactional ids and share groups are refused with INVALID_REQUEST, which clients do not retry:
-neither is served by this release.
+Groups and transactional ids. Share groups are refused with INVALID_REQUEST, which clients do not retry: they are not
+served by this release.
 """
 
 from typing import TYPE_CHECKING
 
 from penstock.broker.addresses import endpoint_of
 from penstock.broker.topic_creation import ensure_internal_topic
-from penstock.metadata.image import OFFSETS_TOPIC, TopicImage
+from penstock.metadata.image import OFFSETS_TOPIC, TRANSACTION_TOPIC, TopicImage
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.hashing import coordinator_partition
 from penstock.security.verdicts import Operation
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from penstock.broker.context import RequestContext
 
 Coordinator = FindCoordinatorResponse.Coordinator
-_GROUP = 0
-_FORBIDDEN = Refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED, "not authorised for this group")
-_UNSERVED = {
-    1: Refusal(ErrorCode.INVALID_REQUEST, "transactions are not served by this release"),
-    2: Refusal(ErrorCode.INVALID_REQUEST, "share groups are not served by this release"),
-}
+_GROUP, _TRANSACTION, _SHARE = 0, 1, 2
+_TOPICS = {_GROUP: OFFSETS_TOPIC, _TRANSACTION: TRANSACTION_TOPIC}
+_FORBIDDEN_GROUP = Refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED, "not authorised for this group")
+_FORBIDDEN_TRANSACTION = Refusal(
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "not authorised for this transactional id"
+)
+_UNSERVED = {_SHARE: Refusal(ErrorCode.INVALID_REQUEST, "share groups are not served by this release")}
 _NOT_AVAILABLE = Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition has no leader")
 
 
@@ -46,12 +47,14 @@ async def handle(
 
 
 async def _find(broker: "Broker", context: "RequestContext", key_type: int, key: str) -> Coordinator:
-    if key_type != _GROUP:
+    if key_type not in _TOPICS:
         unknown = Refusal(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}")
         return _refused(key, _UNSERVED.get(key_type, unknown))
-    if not broker.gate.allows_group(context, Operation.DESCRIBE, key):
-        return _refused(key, _FORBIDDEN)
-    topic = await ensure_internal_topic(broker, OFFSETS_TOPIC)
+    if key_type == _GROUP and not broker.gate.allows_group(context, Operation.DESCRIBE, key):
+        return _refused(key, _FORBIDDEN_GROUP)
+    if key_type == _TRANSACTION and not broker.gate.allows_transaction(context, key, Operation.DESCRIBE):
+        return _refused(key, _FORBIDDEN_TRANSACTION)
+    topic = await ensure_internal_topic(broker, _TOPICS[key_type])
     if isinstance(topic, Refusal):
         return _refused(key, Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, topic.message))
     return _located(broker, context, key, topic)

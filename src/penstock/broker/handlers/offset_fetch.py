@@ -1,8 +1,8 @@
 """OffsetFetch (key 9), versions 1–10. An unknown group, topic or partition has the offset −1 and no error.
 
-v2: null topics ask for all, errors of the group at the top. v7: require stable (KIP-447): with no transactions there
-is nothing unstable, and answers never show what could still be lost. v8: several groups (KIP-709). v9: member id and
-epoch, which mean nothing to a classic group. v10: topics by id (KIP-848).
+v2: null topics ask for all, errors of the group at the top. v7: require stable (KIP-447): what an open transaction
+may change is UNSTABLE_OFFSET_COMMIT. v8: several groups (KIP-709). v9: member id and epoch, which mean nothing to a
+classic group. v10: topics by id (KIP-848).
 """
 
 from typing import TYPE_CHECKING
@@ -28,23 +28,27 @@ _TOPIC_IDS_FROM = 10
 
 async def handle(broker: "Broker", context: "RequestContext", request: OffsetFetchRequest) -> OffsetFetchResponse:
     if context.api_version >= _MANY_GROUPS_FROM:
-        return OffsetFetchResponse(groups=[await _fetch(broker, context, group) for group in request.groups])
+        return OffsetFetchResponse(
+            groups=[await _fetch(broker, context, group, request.require_stable) for group in request.groups]
+        )
     group = RequestGroup(request.group_id, topics=None)
     if request.topics is not None:
         group.topics = [
             RequestTopic(topic.name, partition_indexes=topic.partition_indexes) for topic in request.topics
         ]
-    return _flattened(await _fetch(broker, context, group), group, context.api_version)
+    return _flattened(await _fetch(broker, context, group, request.require_stable), group, context.api_version)
 
 
-async def _fetch(broker: "Broker", context: "RequestContext", group: RequestGroup) -> ResponseGroup:
+async def _fetch(
+    broker: "Broker", context: "RequestContext", group: RequestGroup, require_stable: bool
+) -> ResponseGroup:
     if not broker.gate.allows_group(context, Operation.DESCRIBE, group.group_id):
         return ResponseGroup(group.group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     refused: list[ResponseTopic] = []
     wants_all = group.topics is None
     if group.topics is not None:
         group.topics = _resolve(broker, context, group.topics, refused)
-    answer = await broker.groups.fetch_offsets(group)
+    answer = await broker.groups.fetch_offsets(group, require_stable)
     if isinstance(answer, ErrorCode):
         return ResponseGroup(group.group_id, error_code=answer)
     if wants_all:

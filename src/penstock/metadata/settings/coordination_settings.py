@@ -13,8 +13,10 @@ from penstock.metadata.settings.setting import (
 )
 from penstock.metadata.settings.storage_settings import StorageSettings
 
+_ONE_REPLICA = "every partition has one replica, which is always in sync"
 _ONE_VOTER = "a quorum of one voter elects itself at once"
-_NO_TRANSACTIONS = "transactions are not served by this release"
+_EXACT_TIMEOUT = "a transaction is aborted when its time is over, not at intervals"
+_NO_PAUSE = "the next attempt comes when the last transaction has ended, not after a pause"
 
 
 class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
@@ -38,7 +40,7 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
             "In-sync replicas that acks=all needs.",
             at_least=1,
             update=CLUSTER_WIDE,
-            no_effect="every partition has one replica, which is always in sync",
+            no_effect=_ONE_REPLICA,
         ),
     ] = 1
     auto_create_topics_enable: Annotated[bool, Bool("Create a topic when a client asks for its metadata.")] = True
@@ -89,12 +91,43 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
     producer_id_expiration_check_interval_ms: Annotated[
         int, Int("How often expired producers are looked for.", at_least=1)
     ] = 600_000
-    transactional_id_expiration_ms: Annotated[
-        int, Int("How long an idle transactional id is kept.", at_least=1, no_effect=_NO_TRANSACTIONS)
-    ] = 604_800_000
+    transactional_id_expiration_ms: Annotated[int, Int("How long an idle transactional id is kept.", at_least=1)] = (
+        604_800_000
+    )
     transaction_max_timeout_ms: Annotated[
-        int, Int("Longest transaction.", at_least=1, no_effect=_NO_TRANSACTIONS)
+        int, Int("Longest timeout that a producer may ask for its transactions.", at_least=1)
     ] = 900_000
+    transaction_two_phase_commit_enable: Annotated[
+        bool,
+        Bool("Let producers ask for transactions without timeout, decided by a coordinator outside (KIP-939)."),
+    ] = False
+    transaction_partition_verification_enable: Annotated[
+        bool,
+        Bool(
+            "Ask the transaction coordinator before a partition takes the first records of a transaction (KIP-890).",
+            update=CLUSTER_WIDE,
+        ),
+    ] = True
+    transaction_late_request_check_enable: Annotated[
+        bool,
+        Bool(
+            "Refuse what begins or ends a transaction of version 1 over a connection that its client gave up. Only a "
+            "proxy that spreads one client's requests over several connections needs this off."
+        ),
+    ] = True
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: Annotated[
+        int, Int("How often transactions over their timeout are aborted.", at_least=1, no_effect=_EXACT_TIMEOUT)
+    ] = 10_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: Annotated[
+        int, Int("How often idle transactional ids are looked for.", at_least=1)
+    ] = 3_600_000
+    add_partitions_to_txn_retry_backoff_max_ms: Annotated[
+        int,
+        Int("How long a request that begins a transaction waits for the last one to be ended.", at_least=0),
+    ] = 100
+    add_partitions_to_txn_retry_backoff_ms: Annotated[
+        int, Int("Pause between attempts to begin a transaction.", at_least=1, no_effect=_NO_PAUSE)
+    ] = 20
     transaction_state_log_num_partitions: Annotated[
         int, Int("Partitions of __transaction_state; fixed once the topic exists.", at_least=1)
     ] = 50
@@ -104,8 +137,11 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
     transaction_state_log_segment_bytes: Annotated[int, Int("Segment size of __transaction_state.", at_least=14)] = (
         104_857_600
     )
+    transaction_state_log_load_buffer_size: Annotated[
+        int, Int("Bytes read at a time when a coordinator loads its partition.", at_least=1)
+    ] = 5_242_880
     transaction_state_log_min_isr: Annotated[
-        int, Int("In-sync replicas of __transaction_state.", at_least=1, no_effect=_NO_TRANSACTIONS)
+        int, Int("In-sync replicas of __transaction_state.", at_least=1, no_effect=_ONE_REPLICA)
     ] = 2
 
     controller_quorum_fetch_timeout_ms: Annotated[

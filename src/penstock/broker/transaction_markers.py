@@ -1,0 +1,175 @@
+"""Markers: the control records that end a transaction in each of its partitions.
+
+An order is carried out partition by partition. What is refused is tried again for as long as the shard that gave the
+order is served; a partition that does not exist any more counts as written. Each partition that has its marker on
+stable storage is reported once: a marker is never sent again after that, because under transaction version 1 it
+would end the next transaction too.
+
+`MarkerTarget` is where a marker goes. Here all partitions are this broker's own; those of other brokers will go
+through a link to that peer, which sends WriteTxnMarkers.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+from penstock.broker.partitions import NOT_OPEN, PartitionTable
+from penstock.broker.transaction_shards import LedTransactions
+from penstock.metadata.image import OFFSETS_TOPIC
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.ids import TopicPartition
+from penstock.model.ports import Clock
+from penstock.replication.partition import Partition
+from penstock.transactions.decision import Now, WriteMarkers
+from penstock.transactions.state import CLIENT_VERSION_2
+
+log = logging.getLogger("penstock.transactions")
+
+_RETRY_SECONDS = 0.1
+_MAX_RETRY_SECONDS = 5.0
+_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+Done = Callable[[ErrorCode], None]
+
+
+class EndMarker(NamedTuple):
+    """What a marker says, wherever it is written."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    transaction_version: int = 0
+
+
+class MarkerTarget(Protocol):
+    def write(self, marker: EndMarker, where: TopicPartition, done: Done) -> None:
+        """Calls back once: NONE when the marker is committed there, or why it is not. May do so before it returns."""
+
+
+class GroupMarkers(Protocol):
+    """The group coordinator: offsets of the transaction count, or are dropped, in the order of its log."""
+
+    def write_marker(self, index: int, marker: EndMarker) -> Awaitable[ErrorCode]: ...
+
+
+class LocalMarkers:
+    """A `MarkerTarget` over the partitions of this broker, opened where they are closed."""
+
+    def __init__(self, partitions: PartitionTable, groups: GroupMarkers, clock: Clock) -> None:
+        self._partitions = partitions
+        self._groups = groups
+        self._clock = clock
+        # The event loop keeps only weak references to tasks.
+        self._tasks: set[asyncio.Future[ErrorCode]] = set()
+
+    def write(self, marker: EndMarker, where: TopicPartition, done: Done) -> None:
+        found = self._partitions.find(*where)
+        if where.topic == OFFSETS_TOPIC and (found is NOT_OPEN or isinstance(found, Partition)):
+            self._follow(self._groups.write_marker(where.partition, marker), done)
+        elif found is NOT_OPEN:
+            self._follow(self._open_and_write(marker, where), done)
+        elif isinstance(found, Partition):
+            self._append(found, marker, done)
+        else:
+            done(found.code)
+
+    def _append(self, partition: Partition, marker: EndMarker, done: Done) -> None:
+        refusal = check_marker(partition, marker)
+        if refusal is not None:
+            done(refusal.code)
+            return
+        producer_id, producer_epoch, coordinator_epoch, commit, _ = marker
+        written = partition.write_marker(producer_id, producer_epoch, coordinator_epoch, commit, self._clock.now_ms())
+        if isinstance(written, Refusal):
+            done(written.code)
+        else:
+            partition.when_committed(written.end_offset, done)
+
+    async def _open_and_write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
+        partition = await self._partitions.open(*where)
+        if isinstance(partition, Refusal):
+            return partition.code
+        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        self._append(partition, marker, lambda error: None if outcome.done() else outcome.set_result(error))
+        return await outcome
+
+    def _follow(self, writing: Awaitable[ErrorCode], done: Done) -> None:
+        task = asyncio.ensure_future(writing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
+
+
+def check_marker(partition: Partition, marker: EndMarker) -> Refusal | None:
+    """With transaction version 2 a marker carries the epoch after its transaction's: one that carries the epoch of
+    the open transaction belongs to the transaction before it. (KIP-890; the rest is checked by the partition)"""
+    if marker.transaction_version < CLIENT_VERSION_2:
+        return None
+    if partition.has_open_transaction(marker.producer_id, marker.producer_epoch):
+        text = f"producer {marker.producer_id} is in its next transaction already, with epoch {marker.producer_epoch}"
+        return Refusal(ErrorCode.INVALID_PRODUCER_EPOCH, text)
+    return None
+
+
+class MarkerSender:
+    """Carries out the orders of all shards."""
+
+    def __init__(self, target: MarkerTarget, now: Callable[[], Now]) -> None:
+        self._target = target
+        self._now = now
+        self._retries: set[asyncio.TimerHandle] = set()
+
+    def carry_out(self, led: LedTransactions, order: WriteMarkers) -> None:
+        for where in order.partitions:
+            self._send(led, order, where, 0)
+
+    def stop(self) -> None:
+        for retry in self._retries:
+            retry.cancel()
+        self._retries.clear()
+
+    def _send(self, led: LedTransactions, order: WriteMarkers, where: TopicPartition, attempts: int) -> None:
+        marker = EndMarker(
+            order.producer_id,
+            order.producer_epoch,
+            order.coordinator_epoch,
+            order.commit,
+            order.transaction_version,
+        )
+        self._target.write(marker, where, lambda error: self._told(led, order, where, attempts, error))
+
+    def _told(
+        self, led: LedTransactions, order: WriteMarkers, where: TopicPartition, attempts: int, error: ErrorCode
+    ) -> None:
+        if led.closed:
+            return  # whoever leads it now orders all its markers again
+        if error is ErrorCode.INVALID_PRODUCER_EPOCH:
+            # A later identity has written there, so what this marker was to end is not open there any more.
+            log.error("%s has a newer epoch than the marker of %s", where, order.transactional_id)
+        elif error is not ErrorCode.NONE and error not in _GONE:
+            self._retry(led, order, where, attempts + 1, error)
+            return
+        led.markers_written(order, (where,), self._now())
+
+    def _retry(
+        self, led: LedTransactions, order: WriteMarkers, where: TopicPartition, attempts: int, error: ErrorCode
+    ) -> None:
+        if attempts & (attempts - 1) == 0:  # the first, second, fourth, eighth …
+            log.warning(
+                "the marker of %s for %s is tried again (attempt %d): %s",
+                order.transactional_id,
+                where,
+                attempts + 1,
+                error.message,
+            )
+        delay = min(_RETRY_SECONDS * attempts, _MAX_RETRY_SECONDS)
+
+        def again() -> None:
+            self._retries.discard(handle)
+            if not led.closed:
+                self._send(led, order, where, attempts)
+
+        handle = asyncio.get_running_loop().call_later(delay, again)
+        self._retries.add(handle)
