@@ -266,3 +266,19 @@ def test_mistakes_are_told(broker: Broker, name: str) -> None:
             await Producer(bootstrap).send(name, b"x")
 
     asyncio.run(scenario())
+
+
+def test_a_deleted_topic_is_not_brought_back_by_those_who_used_it(name: str) -> None:
+    async def scenario(bootstrap: str) -> None:
+        async with Admin(bootstrap) as admin, Producer(bootstrap, metadata_max_age_ms=20) as producer:
+            await producer.send_and_wait(name, b"made by asking for it")
+            assert name in [t.name for t in await admin.list_topics()]
+            await admin.delete_topic(name)
+            cluster = producer._cluster
+            assert cluster is not None
+            await eventually_async(lambda: not cluster.metadata.topics[name].partitions)
+            assert name not in [t.name for t in await admin.list_topics()]
+            await producer.send_and_wait(name, b"made again")
+
+    with Broker() as broker:
+        asyncio.run(scenario(broker.bootstrap))

@@ -53,6 +53,7 @@ class Cluster:
         self.interest: set[str] = set()
         self.interest_in_all = False
         self._auto_create = auto_create
+        self._awaited: set[str] = set()
         self._bootstrap = parse_bootstrap(options.bootstrap)
         self._connections: dict[_Key, Connection] = {}
         self._connecting: dict[_Key, asyncio.Task[Connection]] = {}
@@ -91,7 +92,7 @@ class Cluster:
         await asyncio.sleep(0)  # transports close on the loop's next turn
 
     async def _first_contact(self) -> None:
-        await self._fetch_metadata(sorted(self.interest))
+        await self.fetch_metadata(sorted(self.interest))
 
     # -- connections --------------------------------------------------------------------------------------
 
@@ -145,13 +146,18 @@ class Cluster:
         if task is None:
             task = asyncio.get_running_loop().create_task(self._connect(key, host, port))
             self._connecting[key] = task
-            task.add_done_callback(lambda done: self._connecting.pop(key, None) and done.cancelled())
+            task.add_done_callback(lambda done: self._connected(key, done))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and not self._started:
                 raise Closed("the client was stopped") from None
             raise
+
+    def _connected(self, key: _Key, task: "asyncio.Task[Connection]") -> None:
+        self._connecting.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # whoever waits gets it; if nobody waits any more, nobody need be told
 
     async def _connect(self, key: _Key, host: str, port: int) -> Connection:
         options = self.options
@@ -222,6 +228,7 @@ class Cluster:
         self.interest.add(name)
 
         async def attempt() -> TopicInfo:
+            self._awaited.add(name)
             await self.refresh()
             found = self.metadata.topics.get(name)
             if found is None:
@@ -236,6 +243,8 @@ class Cluster:
         except ClientError:
             self.interest.discard(name)
             raise
+        finally:
+            self._awaited.discard(name)
 
     def request_refresh(self) -> None:
         """Starts to fetch newer metadata unless that is under way; does not wait."""
@@ -257,19 +266,23 @@ class Cluster:
             log.debug("metadata could not be fetched: %s", error)
 
     async def _refresh(self) -> None:
-        """At most one request per backoff delay, however often callers ask."""
+        """At most one request per backoff delay, which grows while callers keep asking.
+
+        Topics are created by asking for them only while someone waits for them: a topic that was deleted must not
+        come back because a producer once used it.
+        """
         loop = asyncio.get_running_loop()
-        earliest = self._last_refresh + self.options.retry_backoff_ms / 1000
-        if (pause := earliest - loop.time()) > 0:
+        if loop.time() - self._last_refresh > 2 * self.options.retry_backoff_max_ms / 1000:
+            self._refresh_backoff.reset()
+        elif (pause := self._last_refresh + self._refresh_backoff.next_delay() - loop.time()) > 0:
             await asyncio.sleep(pause)
-        topics = None if self.interest_in_all else sorted(self.interest)
         try:
-            await self._fetch_metadata(topics)
+            if self._auto_create and self._awaited:
+                await self.fetch_metadata(sorted(self._awaited), auto_create=True)
+            else:
+                await self.fetch_metadata(None if self.interest_in_all else sorted(self.interest))
         finally:
             self._last_refresh = loop.time()
-
-    async def _fetch_metadata(self, topics: list[str] | None) -> None:
-        await self.fetch_metadata(topics, auto_create=self._auto_create)
 
     async def fetch_metadata(self, topics: list[str] | None, *, auto_create: bool = False) -> ClusterMetadata:
         """Asks for these topics (None: all) and merges the answer into `metadata`."""

@@ -37,6 +37,7 @@ from penstock.wire.generated.sync_group import SyncGroupRequest, SyncGroupRespon
 
 log = logging.getLogger("penstock.client")
 
+_FAREWELL_S = 2.0
 _FORGOTTEN = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 
 
@@ -283,11 +284,11 @@ class Membership:
             member_id=self.member_id, group_instance_id=self.options.instance_id, reason=reason
         )
         try:
-            await self._cluster.call_coordinator(
-                self.options.group_id,
-                LeaveGroupRequest(group_id=self.options.group_id, members=[member]),
-                LeaveGroupResponse,
-                timeout_ms=2_000,
-            )
-        except ClientError as error:
+            async with asyncio.timeout(_FAREWELL_S):
+                await self._cluster.call_coordinator(
+                    self.options.group_id,
+                    LeaveGroupRequest(group_id=self.options.group_id, members=[member]),
+                    LeaveGroupResponse,
+                )
+        except (ClientError, TimeoutError) as error:
             log.debug("leaving group %s failed: %s", self.options.group_id, error)
