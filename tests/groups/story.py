@@ -11,7 +11,7 @@ happens instead of comparing; then read the difference.
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.groups.config import GroupConfig
+from penstock.groups.config import GroupConfig, MigrationPolicy
 from penstock.groups.decision import Answer, Decision, GroupRecord, Now
 from penstock.groups.shard import GroupShard
 from penstock.model.errors import ErrorCode
@@ -40,6 +40,13 @@ CONFIG = GroupConfig(
     offset_metadata_max_bytes=4_096,
     offsets_retention_ms=7 * 86_400_000,
     offsets_retention_check_interval_ms=600_000,
+    consumer_session_timeout_ms=45_000,
+    consumer_heartbeat_interval_ms=5_000,
+    consumer_max_size=10_000,
+    consumer_assignors=("uniform", "range"),
+    consumer_migration_policy=MigrationPolicy.BIDIRECTIONAL,
+    consumer_assignment_interval_ms=0,
+    consumer_regex_refresh_interval_ms=600_000,
 )
 
 

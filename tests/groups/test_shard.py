@@ -8,8 +8,8 @@ from penstock.groups.decision import Now
 from penstock.groups.group_records import offset_record
 from penstock.groups.shard import GroupShard
 from penstock.wire.errors import UnknownRecordError
-from penstock.wire.generated.records_consumer_group import ConsumerGroupMetadataKey, ConsumerGroupMetadataValue
 from penstock.wire.generated.records_group import OffsetCommitValue
+from penstock.wire.generated.records_share_group import ShareGroupMetadataKey, ShareGroupMetadataValue
 from tests.groups.story import CONFIG, CountingRng
 
 
@@ -37,7 +37,7 @@ def test_a_retention_check_of_a_large_shard_goes_in_steps() -> None:
 
 def test_records_of_groups_not_served_are_refused_not_skipped() -> None:
     shard = GroupShard(CONFIG, CountingRng())
-    with pytest.raises(UnknownRecordError, match="ConsumerGroupMetadataKey"):
-        shard.replay(ConsumerGroupMetadataKey("g"), ConsumerGroupMetadataValue(1))
-    shard.replay(ConsumerGroupMetadataKey("g"), None)
+    with pytest.raises(UnknownRecordError, match="ShareGroupMetadataKey"):
+        shard.replay(ShareGroupMetadataKey("g"), ShareGroupMetadataValue(1))
+    shard.replay(ShareGroupMetadataKey("g"), None)
     assert not shard.groups

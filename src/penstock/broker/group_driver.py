@@ -13,15 +13,21 @@ from typing import TYPE_CHECKING, Any
 from penstock.broker.group_leadership import GroupLeadership, ShardRun
 from penstock.broker.group_partition import OpenPartition
 from penstock.broker.group_shards import LedShard
-from penstock.groups.config import GroupConfig
+from penstock.groups.config import GroupConfig, MigrationPolicy
+from penstock.groups.consumer.checks import check_heartbeat
 from penstock.groups.decision import Decision, Now
 from penstock.groups.shard import GroupShard
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import OFFSETS_TOPIC, MetadataImage, TopicImage
 from penstock.metadata.settings.broker_settings import BrokerSettings
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.hashing import coordinator_partition
 from penstock.model.ports import Clock, Rng
+from penstock.wire.generated.consumer_group_describe import ConsumerGroupDescribeResponse
+from penstock.wire.generated.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from penstock.wire.generated.delete_groups import DeleteGroupsResponse
 from penstock.wire.generated.describe_groups import DescribeGroupsResponse
 from penstock.wire.generated.heartbeat import HeartbeatRequest
@@ -42,6 +48,7 @@ _STALL_MS = 500
 
 Decide = Callable[[GroupShard, "asyncio.Future[Any]", Now], Decision]
 DescribedGroup = DescribeGroupsResponse.DescribedGroup
+DescribedConsumerGroup = ConsumerGroupDescribeResponse.DescribedGroup
 DeletedGroup = DeleteGroupsResponse.DeletableGroupResult
 
 # The hash of a name costs microseconds and never changes; heartbeats ask for it all the time.
@@ -57,6 +64,13 @@ def group_config(settings: BrokerSettings) -> GroupConfig:
         offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
         offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
         offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
+        consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
+        consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+        consumer_max_size=settings.group_consumer_max_size,
+        consumer_assignors=settings.group_consumer_assignors,
+        consumer_migration_policy=MigrationPolicy(settings.group_consumer_migration_policy),
+        consumer_assignment_interval_ms=settings.group_consumer_assignment_interval_ms,
+        consumer_regex_refresh_interval_ms=settings.group_consumer_regex_refresh_interval_ms,
     )
 
 
@@ -93,9 +107,22 @@ class GroupService:
         if topic is not self._topic:
             self._topic = topic
             self._leadership.follow(topic)
+        self._follow_topics(delta, image)
         if delta.deleted_topics:
             self._leadership.forget_topics([deleted.name for deleted in delta.deleted_topics.values()])
             self._schedule_all()
+
+    def _follow_topics(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Only what an assignment depends on: which topics there are and how many partitions they have."""
+        changed = {deleted.name for deleted in delta.deleted_topics.values()}
+        has_new = False
+        for change in delta.topic_changes.values():
+            known = delta.image.topic_by_id(change.id)
+            if known is None or len(known.partitions) != len(change.partitions):
+                changed.add(change.name)
+                has_new |= change.created
+        if changed:
+            self._leadership.follow_topics(image, changed, has_new)
 
     def stop(self) -> None:
         """Everybody who waits is sent away; nothing is served any more."""
@@ -126,6 +153,25 @@ class GroupService:
         error = led.shard.heartbeat(request, int(self._run.clock.monotonic() * 1000))
         self._schedule(led)
         return error
+
+    def consumer_group_heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        client_id: str,
+        client_host: str,
+        api_version: int,
+        may_describe: Callable[[str], bool],
+    ) -> Awaitable[ConsumerGroupHeartbeatResponse | Refusal | ErrorCode]:
+        """`may_describe`: which topics a regular expression may find."""
+        refusal = check_heartbeat(request, api_version, self._run.config.consumer_assignors)
+        if refusal is not None:
+            return _answered(refusal)
+        return self._submit(
+            request.group_id,
+            lambda shard, waiter, now: shard.decide_consumer_heartbeat(
+                request, client_id, client_host, may_describe, waiter, now
+            ),
+        )
 
     def leave_group(self, request: LeaveGroupRequest) -> Awaitable[LeaveGroupResponse | ErrorCode]:
         """Takes the shape of version 3 and later: `members`."""
@@ -197,6 +243,10 @@ class GroupService:
     async def describe_group(self, group_id: str, api_version: int) -> DescribedGroup | ErrorCode:
         led = await self._leadership.find(self._index(group_id))
         return led.shard.describe_group(group_id, api_version) if isinstance(led, LedShard) else led
+
+    async def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup | ErrorCode:
+        led = await self._leadership.find(self._index(group_id))
+        return led.shard.describe_consumer_group(group_id) if isinstance(led, LedShard) else led
 
     async def delete_groups(self, group_ids: Iterable[str]) -> list[DeletedGroup]:
         """One result per distinct id; the groups of one shard go in one decision."""
@@ -284,3 +334,9 @@ class GroupService:
                 led.apply(decision, now)
                 budget -= 1
         self._schedule_all()
+
+
+def _answered(answer: object) -> "asyncio.Future[Any]":
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_result(answer)
+    return future

@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from typing import NamedTuple
 
+from penstock.broker.group_jobs import JobRunner
 from penstock.broker.group_loader import LoadFailed, ShardLoader
 from penstock.broker.group_partition import CoordinatorPartition, OpenPartition
 from penstock.broker.group_shards import LedShard, coordinator_error
 from penstock.groups.config import GroupConfig
-from penstock.groups.decision import Now
+from penstock.groups.decision import Job, Now
 from penstock.groups.shard import GroupShard
-from penstock.metadata.image import TopicImage
+from penstock.metadata.image import MetadataImage, TopicImage
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Clock, Rng
 from penstock.records.batch import CorruptBatch
@@ -75,9 +76,12 @@ class _Slot:
 
 class GroupLeadership:
     def __init__(self, run: ShardRun, node_id: int, on_ready: Callable[[LedShard], None]) -> None:
+        """`on_ready`: a shard is loaded, or has decided something by itself."""
         self._run = run
         self._node_id = node_id
         self._on_ready = on_ready
+        self._jobs = JobRunner(run.pool)
+        self._image = MetadataImage()
         self._slots: dict[int, _Slot] = {}
         self.active: dict[int, LedShard] = {}  # loaded ones, by partition
         self.partition_count = 0  # 0: the topic does not exist
@@ -120,6 +124,12 @@ class GroupLeadership:
     def resign_all(self) -> None:
         for index in list(self._slots):
             self.resign(index)
+
+    def follow_topics(self, image: MetadataImage, changed: Collection[str], has_new: bool) -> None:
+        """Topics of these names were created or deleted or got partitions: groups that subscribe to them follow."""
+        self._image = image
+        for led in self.active.values():
+            led.shard.follow(image, changed, has_new)
 
     def forget_topics(self, names: Collection[str]) -> None:
         """Topics were deleted: so are their offsets, in every shard."""
@@ -187,8 +197,15 @@ class GroupLeadership:
         self._activate(slot, shard, partition)
 
     def _activate(self, slot: _Slot, shard: GroupShard, partition: CoordinatorPartition) -> None:
-        led = LedShard(shard, partition, self._run.commit_timeout_ms, lambda error: self._lost(slot, error))
+        led = LedShard(
+            shard,
+            partition,
+            self._run.commit_timeout_ms,
+            lambda error: self._lost(slot, error),
+            self._start_job,
+        )
         now = self._run.now()
+        shard.follow(self._image, (), True)
         slot.led = self.active[slot.index] = led
         slot.failures = 0
         led.apply(shard.finish_load(now), now)
@@ -197,6 +214,14 @@ class GroupLeadership:
             slot.deleted_topics = []
         slot.settled.set()
         self._on_ready(led)
+
+    def _start_job(self, led: LedShard, job: Job) -> None:
+        self._jobs.start(job, lambda done: self._finish_job(led, done))
+
+    def _finish_job(self, led: LedShard, job: Job) -> None:
+        led.finish_job(job, self._run.now())
+        if not led.closed:
+            self._on_ready(led)
 
     def _lost(self, slot: _Slot, error: ErrorCode) -> None:
         """What this shard appended will never be committed: its state is ahead of the log, so it starts over."""

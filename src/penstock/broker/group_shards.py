@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from penstock.broker.coordinator_batches import encode_batches
 from penstock.broker.group_partition import CoordinatorPartition
-from penstock.groups.decision import Answer, Decision, GroupRecord, Now
+from penstock.groups.decision import Answer, Decision, GroupRecord, Job, Now
 from penstock.groups.shard import GroupShard
 from penstock.model.errors import ErrorCode, Refusal
 
@@ -51,6 +51,7 @@ class LedShard:
         "_held",
         "_on_lost",
         "_partition",
+        "_start_job",
         "_timeout_ms",
         "closed",
         "shard",
@@ -62,13 +63,18 @@ class LedShard:
         partition: CoordinatorPartition,
         commit_timeout_ms: int,
         on_lost: Callable[[ErrorCode], None],
+        start_job: Callable[["LedShard", Job], None],
     ) -> None:
-        """`on_lost`: appended records will never be committed, so the shard's state is ahead of the log."""
+        """`on_lost`: appended records will never be committed, so the shard's state is ahead of the log.
+
+        `start_job` is to call `finish_job` when the job has run.
+        """
         self.shard = shard
         self.closed = False
         self._partition = partition
         self._timeout_ms = commit_timeout_ms
         self._on_lost = on_lost
+        self._start_job = start_job
         self._held: deque[_Held] = deque()  # end offsets and deadlines ascend
         self._committed_end = partition.high_watermark
         self._appended_end = partition.end_offset
@@ -76,7 +82,18 @@ class LedShard:
             self._watch(self._appended_end)
 
     def apply(self, decision: Decision, now: Now) -> None:
-        """Append, replay, then answer on commit; or, when the append is refused, the refusal."""
+        """Append, replay, go on with what was put off, answer on commit; or, when the append is refused, that."""
+        decision = self._apply_once(decision, now)
+        while decision.later and not self.closed:
+            decision = self._apply_once(self.shard.go_on(decision, now), now)
+        if decision.later:
+            # Lost while it was appended; whoever was not put into the shard is told here.
+            waiters = [(later.waiter, None) for later in decision.later if later.waiter is not None]
+            _give_error(waiters, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _apply_once(self, decision: Decision, now: Now) -> Decision:
+        for job in decision.jobs:
+            self._start_job(self, job)
         appended = False
         if decision.records:
             refusal = self._append(decision.records, now)
@@ -89,6 +106,11 @@ class LedShard:
         self.answer(decision.answers, now)
         if appended:
             self._watch(self._appended_end)
+        return decision
+
+    def finish_job(self, job: Job, now: Now) -> None:
+        if not self.closed:
+            self.apply(self.shard.decide_job(job, now), now)
 
     def apply_transactional(self, decision: Decision, producer_id: int, producer_epoch: int, now: Now) -> None:
         """As `apply`, for records that are part of this producer's transaction."""

@@ -1,14 +1,16 @@
 """What a decision is: records to append, and who is to be told what once they are committed.
 
-A `Turn` is one decision in the making. It gives the deciding functions time, timers and randomness, and collects
-what they want written and said.
+A `Turn` is one decision in the making. It gives the deciding functions time, timers, randomness and the metadata
+image, and collects what they want written and said. What they cannot go on with before their records are replayed
+they put off with `later`; what would hold up the loop they make a `Job` of.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from penstock.groups.config import GroupConfig
 from penstock.groups.timers import Timer, TimerQueue
+from penstock.metadata.image import MetadataImage
 from penstock.model.errors import ErrorCode
 from penstock.model.ports import Rng
 from penstock.wire.struct import RecordMessage
@@ -35,12 +37,32 @@ Waiter = Any
 Answer = tuple[Waiter, Any]
 
 
+class Later(NamedTuple):
+    """What to go on with once the records are replayed. `waiter` is not answered yet: by `go_on`, or by a refusal."""
+
+    waiter: Waiter | None
+    go_on: Callable[["Turn"], None]
+
+
+class Job(Protocol):
+    """Work too long for the loop. `run` looks only at what the job was made with, and keeps its result in it."""
+
+    waiters: list[Waiter]  # not answered yet
+    failed: bool
+
+    def run(self) -> None: ...
+
+
 class Decision(NamedTuple):
     records: list[GroupRecord]
     answers: list[Answer]
     # Run in order when the records could not be appended: what else must change, because replay will not happen.
     # The answers are then replaced by the error.
-    on_refused: list[Callable[["Turn"], None]]
+    on_refused: Sequence[Callable[["Turn"], None]] = ()
+    # To be gone on with (`GroupShard.go_on`) when the records are replayed.
+    later: Sequence[Later] = ()
+    # To be run off the loop, then given to `GroupShard.decide_job`. Only in decisions without `later`.
+    jobs: Sequence[Job] = ()
 
 
 class ShardLoad:
@@ -53,23 +75,53 @@ class ShardLoad:
 
 
 class Turn:
-    __slots__ = ("answers", "config", "load", "now", "on_refused", "records", "rng", "timers")
+    __slots__ = (
+        "_later",
+        "answers",
+        "config",
+        "groups",
+        "image",
+        "jobs",
+        "load",
+        "now",
+        "on_refused",
+        "records",
+        "rng",
+        "timers",
+    )
 
-    def __init__(self, config: GroupConfig, timers: TimerQueue, load: ShardLoad, rng: Rng, now: Now) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        timers: TimerQueue,
+        load: ShardLoad,
+        rng: Rng,
+        now: Now,
+        image: MetadataImage,
+        groups: Mapping[str, Any],
+    ) -> None:
         self.config = config
         self.timers = timers
         self.load = load
         self.rng = rng
         self.now = now
+        self.image = image
+        self.groups = groups  # as they are now, also in what was put off
         self.records: list[GroupRecord] = []
         self.answers: list[Answer] = []
         self.on_refused: list[Callable[[Turn], None]] = []
+        self.jobs: list[Job] = []
+        self._later: list[Later] = []
 
     def write(self, record: GroupRecord) -> None:
         self.records.append(record)
 
     def answer(self, waiter: Waiter, response: object) -> None:
         self.answers.append((waiter, response))
+
+    def later(self, waiter: Waiter | None, go_on: Callable[["Turn"], None]) -> None:
+        """Goes on when what is written so far is replayed; at the end of this turn if nothing is."""
+        self._later.append(Later(waiter, go_on))
 
     def arm(self, timer: Timer, delay_ms: int) -> None:
         self.timers.arm(timer, self.now.steady_ms + delay_ms)
@@ -78,12 +130,16 @@ class Turn:
         self.timers.disarm(timer)
 
     def decision(self) -> Decision:
-        return Decision(self.records, self.answers, self.on_refused)
+        while self._later and not self.records:
+            self._later.pop(0).go_on(self)
+        return Decision(self.records, self.answers, self.on_refused, self._later, self.jobs)
 
 
 def refuse(decision: Decision, error: ErrorCode, turn: Turn) -> Decision:
     """What to do instead of `decision`, whose records were not appended. Writes nothing itself."""
     for undo in decision.on_refused:
         undo(turn)
-    turn.answers[:0] = [(waiter, error) for waiter, _ in decision.answers]
+    refused = [waiter for waiter, _ in decision.answers]
+    refused += [later.waiter for later in decision.later if later.waiter is not None]
+    turn.answers[:0] = [(waiter, error) for waiter in refused]
     return turn.decision()

@@ -1,11 +1,11 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: positions of groups, and of consumers that only store offsets here.
 
-A commit with a generation needs a member of that generation. One without (generation −1) is accepted while the
-group is empty; if there is no group it makes a "simple" one, which has no protocol type.
+A commit without a member to a group that does not exist makes a "simple" one, which has no protocol type.
 """
 
-from penstock.groups.classic.group import ClassicGroup, GroupState
+from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.rebalance import keep_session
+from penstock.groups.committer import Committer, Group, PartitionCheck, check_committer, check_reader
 from penstock.groups.decision import GroupRecord, Turn, Waiter
 from penstock.groups.group_records import offset_record, offset_tombstone
 from penstock.groups.offset_store import CommittedOffset, OffsetStore, TopicOffsets
@@ -17,7 +17,6 @@ from penstock.wire.generated.offset_delete import OffsetDeleteRequest, OffsetDel
 from penstock.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from penstock.wire.generated.records_group import OffsetCommitValue
 
-_GROUP_ID_NOT_FOUND_FROM = 9
 _NO_OFFSET = CommittedOffset(-1, -1, "", -1)
 
 
@@ -25,20 +24,21 @@ _NO_OFFSET = CommittedOffset(-1, -1, "", -1)
 
 
 def commit_offsets(
-    turn: Turn, group: ClassicGroup | None, request: OffsetCommitRequest, api_version: int, waiter: Waiter
+    turn: Turn, group: Group | None, request: OffsetCommitRequest, api_version: int, waiter: Waiter
 ) -> None:
     """Topics must carry both name and id: the caller has looked up the one by the other."""
-    error = _check_commit(group, request, api_version)
-    if error:
-        turn.answer(waiter, error)
+    epoch = request.generation_id_or_member_epoch
+    check = check_committer(group, Committer(request.member_id, request.group_instance_id, epoch, api_version))
+    if isinstance(check, ErrorCode):
+        turn.answer(waiter, check)
         return
-    if group is not None:
+    if isinstance(group, ClassicGroup):
         member = group.members.get(request.member_id)
         if member is not None:
             keep_session(turn, member)
     response = OffsetCommitResponse()
     for topic in request.topics:
-        results = [_commit_partition(turn, request, topic, partition) for partition in topic.partitions]
+        results = [_commit_partition(turn, request, topic, partition, check) for partition in topic.partitions]
         response.topics.append(
             OffsetCommitResponse.OffsetCommitResponseTopic(
                 name=topic.name, topic_id=topic.topic_id, partitions=results
@@ -47,38 +47,18 @@ def commit_offsets(
     turn.answer(waiter, response)
 
 
-def _check_commit(group: ClassicGroup | None, request: OffsetCommitRequest, api_version: int) -> ErrorCode:
-    generation = request.generation_id_or_member_epoch
-    if group is None:
-        if generation < 0:
-            return ErrorCode.NONE
-        if api_version >= _GROUP_ID_NOT_FOUND_FROM:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        return ErrorCode.ILLEGAL_GENERATION
-    if generation < 0 and group.is_empty:
-        return ErrorCode.NONE
-    if generation < 0 and not request.member_id and request.group_instance_id is None:
-        # Somebody without a part in the group wants to move the members' positions.
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    error = group.check_member(request.member_id, request.group_instance_id)
-    if error:
-        return error
-    if generation != group.generation:
-        return ErrorCode.ILLEGAL_GENERATION
-    if group.state is GroupState.COMPLETING_REBALANCE:
-        # It knows the new generation but cannot know its assignment yet.
-        return ErrorCode.REBALANCE_IN_PROGRESS
-    return ErrorCode.NONE
-
-
 def _commit_partition(
     turn: Turn,
     request: OffsetCommitRequest,
     topic: OffsetCommitRequest.OffsetCommitRequestTopic,
     partition: OffsetCommitRequest.OffsetCommitRequestPartition,
+    check: PartitionCheck,
 ) -> OffsetCommitResponse.OffsetCommitResponsePartition:
     metadata = partition.committed_metadata or ""
-    result = OffsetCommitResponse.OffsetCommitResponsePartition(partition_index=partition.partition_index)
+    error = check(topic.topic_id, partition.partition_index)
+    result = OffsetCommitResponse.OffsetCommitResponsePartition(partition.partition_index, error)
+    if error:
+        return result
     if len(metadata) > turn.config.offset_metadata_max_bytes:
         result.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
         return result
@@ -98,6 +78,7 @@ def _commit_partition(
 
 def fetch_offsets(
     offsets: OffsetStore,
+    group: Group | None,
     request: OffsetFetchRequest.OffsetFetchRequestGroup,
     unstable: TransactionalOffsets | None = None,
 ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
@@ -106,6 +87,9 @@ def fetch_offsets(
     With `unstable` (KIP-447) an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT instead.
     """
     response = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=request.group_id)
+    response.error_code = check_reader(group, request.member_id, request.member_epoch)
+    if response.error_code:
+        return response
     committed = offsets.of_group(request.group_id)
     if request.topics is None:
         for name, partitions in committed.items():
@@ -154,7 +138,7 @@ def _fetch_topic(
 
 def delete_offsets(
     turn: Turn,
-    group: ClassicGroup | None,
+    group: Group | None,
     offsets: OffsetStore,
     pending: TransactionalOffsets,
     request: OffsetDeleteRequest,

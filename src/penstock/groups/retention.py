@@ -1,19 +1,22 @@
 """Offsets that nobody needs: older than the retention, or of topics that were deleted.
 
 The retention of an offset counts from its commit, but not from before its group became empty. So a simple group,
-which never has members, and topics that a stable group no longer subscribes to go by the commit alone.
+which never has members, and topics that a stable group no longer subscribes to go by the commit alone. So do all
+offsets of a consumer group (KIP-848) that nobody subscribes to: its records do not say when it became empty.
 """
 
-from penstock.groups.classic.group import ClassicGroup, GroupState
+from penstock.groups.classic.group import ClassicGroup
+from penstock.groups.committer import Group
 from penstock.groups.config import GroupConfig
 from penstock.groups.decision import GroupRecord
 from penstock.groups.group_records import group_tombstone, offset_tombstone
+from penstock.groups.group_words import GroupState
 from penstock.groups.offset_store import CommittedOffset, OffsetStore
 from penstock.groups.transactional_offsets import OffsetKey, TransactionalOffsets
 
 
 def expire_group(
-    group: ClassicGroup,
+    group: Group,
     offsets: OffsetStore,
     pending: TransactionalOffsets,
     config: GroupConfig,
@@ -33,9 +36,16 @@ def expire_group(
                 remaining = True
             else:
                 records.append(offset_tombstone(group.group_id, topic, partition))
-    if not remaining and group.is_empty and not group.pending_joins:
-        records.append(group_tombstone(group.group_id))
+    if not remaining and group.is_empty:
+        records += tombstones_of(group)
     return records
+
+
+def tombstones_of(group: Group) -> list[GroupRecord]:
+    """For a group without members; none if somebody is about to join it."""
+    if isinstance(group, ClassicGroup):
+        return [] if group.pending_joins else [group_tombstone(group.group_id)]
+    return group.tombstones()
 
 
 def forget_topic(offsets: OffsetStore, pending: TransactionalOffsets, topic: str) -> list[GroupRecord]:
@@ -48,17 +58,19 @@ def forget_topic(offsets: OffsetStore, pending: TransactionalOffsets, topic: str
     return [offset_tombstone(*place) for place in places]
 
 
-def _may_expire(group: ClassicGroup) -> bool:
+def _may_expire(group: Group) -> bool:
+    if not isinstance(group, ClassicGroup):
+        return True
     if group.protocol_type is None or group.is_empty:
         return True
     # Only a stable consumer group tells which topics it does without.
     return group.state is GroupState.STABLE and group.subscribed_topics is not None
 
 
-def _is_expired(group: ClassicGroup, committed: CommittedOffset, retention_ms: int, now_wall_ms: int) -> bool:
+def _is_expired(group: Group, committed: CommittedOffset, retention_ms: int, now_wall_ms: int) -> bool:
     if committed.expire_timestamp_ms != -1:
         return now_wall_ms >= committed.expire_timestamp_ms
     since_ms = committed.commit_timestamp_ms
-    if group.protocol_type is not None and group.is_empty:
+    if isinstance(group, ClassicGroup) and group.protocol_type is not None and group.is_empty:
         since_ms = max(since_ms, group.state_timestamp_ms)
     return now_wall_ms - since_ms >= retention_ms

@@ -1,14 +1,15 @@
 """The state of one partition of `__consumer_offsets`: its groups and their committed offsets.
 
 How the driver uses it: `replay` everything in the log, `finish_load`, then for each request or due timer `decide_*`,
-append the records, `replay` them, and give the answers out once they are committed. When the append was refused,
-`refused` instead. Decisions are made one at a time: a second one begins only when the first is replayed or refused.
+append the records, `replay` them, `go_on` with what was put off, and give the answers out once they are committed.
+When the append was refused, `refused` instead. Decisions are made one at a time: a second one begins only when the
+first is replayed or refused. Jobs of a decision are run elsewhere and come back with `decide_job`.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from penstock.groups.classic.group import ClassicGroup
-from penstock.groups.classic.join import join_group, read_join
+from penstock.groups.classic.join import Join, join_group, read_join
 from penstock.groups.classic.leave import leave_group
 from penstock.groups.classic.rebalance import (
     expire_join_phase,
@@ -18,8 +19,22 @@ from penstock.groups.classic.rebalance import (
     prepare_rebalance,
 )
 from penstock.groups.classic.sync import heartbeat, sync_group
+from penstock.groups.committer import Group
 from penstock.groups.config import GroupConfig
-from penstock.groups.decision import Answer, Decision, Now, ShardLoad, Turn, Waiter, refuse
+from penstock.groups.consumer.arrival import consumer_heartbeat
+from penstock.groups.consumer.classic_members import (
+    heartbeat_as_classic,
+    join_as_classic,
+    leave_as_classic,
+    sync_as_classic,
+)
+from penstock.groups.consumer.describe import DescribedGroup, describe_consumer_group
+from penstock.groups.consumer.group import CONSUMER_GROUP_KEYS, ConsumerGroup
+from penstock.groups.consumer.heartbeat import Beat
+from penstock.groups.consumer.regexes import RegexJob, finish_refresh
+from penstock.groups.consumer.target import AssignmentJob, finish_assignment
+from penstock.groups.consumer.timeouts import expire_member, resume_timers, timers_of
+from penstock.groups.decision import Answer, Decision, Job, Now, ShardLoad, Turn, Waiter, refuse
 from penstock.groups.group_records import group_tombstone
 from penstock.groups.listing import describe_group, list_groups
 from penstock.groups.offset_store import GroupOffsets, OffsetStore
@@ -28,9 +43,11 @@ from penstock.groups.retention import expire_group, forget_topic
 from penstock.groups.timers import Timer, TimerKind, TimerQueue
 from penstock.groups.transactional_commit import commit_transactional_offsets
 from penstock.groups.transactional_offsets import OffsetKey, TransactionalOffsets
-from penstock.model.errors import ErrorCode
+from penstock.metadata.image import MetadataImage
+from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Rng
 from penstock.wire.errors import UnknownRecordError
+from penstock.wire.generated.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from penstock.wire.generated.delete_groups import DeleteGroupsResponse
 from penstock.wire.generated.describe_groups import DescribeGroupsResponse
 from penstock.wire.generated.heartbeat import HeartbeatRequest
@@ -40,6 +57,7 @@ from penstock.wire.generated.list_groups import ListGroupsResponse
 from penstock.wire.generated.offset_commit import OffsetCommitRequest
 from penstock.wire.generated.offset_delete import OffsetDeleteRequest
 from penstock.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from penstock.wire.generated.records_consumer_group import ConsumerGroupMetadataKey
 from penstock.wire.generated.records_group import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -57,6 +75,8 @@ _RETENTION_STEP = 2_000
 class GroupShard:
     __slots__ = (
         "_config",
+        "_image",
+        "_jobs",
         "_load",
         "_offsets",
         "_pending",
@@ -70,13 +90,15 @@ class GroupShard:
     def __init__(self, config: GroupConfig, rng: Rng) -> None:
         self._config = config
         self._rng = rng
+        self._image = MetadataImage()
+        self._jobs: dict[Job, None] = {}  # under way, with those who wait for them
         self._load = ShardLoad()
         self._timers = TimerQueue()
         self._offsets = OffsetStore()
         self._pending = TransactionalOffsets()
         self._retention_timer = Timer(TimerKind.RETENTION)
         self._retention_queue: list[str] = []  # groups still to look at in the check under way
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
 
     @property
     def offset_count(self) -> int:
@@ -94,9 +116,25 @@ class GroupShard:
                 self._remove_group(key.group)
             else:
                 assert isinstance(value, GroupMetadataValue)
-                self._group(key.group).replay(value)
+                self._classic_group(key.group).replay(value)
+        elif isinstance(key, CONSUMER_GROUP_KEYS):
+            self._replay_consumer(key, value)
         elif value is not None:
             raise UnknownRecordError(f"{type(key).__name__} is not a record that this release keeps groups in")
+
+    def _replay_consumer(self, key: RecordMessage, value: RecordMessage | None) -> None:
+        group_id: str = key.group_id  # type: ignore[attr-defined]
+        group = self.groups.get(group_id)
+        if value is None and not isinstance(group, ConsumerGroup):
+            return  # gone already
+        if isinstance(key, ConsumerGroupMetadataKey) and value is None:
+            self._remove_group(group_id)
+            return
+        if not isinstance(group, ConsumerGroup):
+            # A group that only kept offsets, or a classic one whose tombstone has been compacted away.
+            self._remove_group(group_id)
+            group = self.groups[group_id] = ConsumerGroup(group_id)
+        group.replay(key, value)
 
     def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         if self._pending.has_group(key.group):
@@ -126,6 +164,9 @@ class GroupShard:
         """All of the log is replayed: sessions of the members found begin now."""
         turn = self._turn(now)
         for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                resume_timers(turn, group)
+                continue
             for member in group.members.values():
                 keep_session(turn, member)
             if len(group.members) > self._config.max_size:
@@ -133,9 +174,16 @@ class GroupShard:
         turn.arm(self._retention_timer, self._config.offsets_retention_check_interval_ms)
         return turn.decision()
 
-    def _group(self, group_id: str) -> ClassicGroup:
+    def _group(self, group_id: str) -> Group:
         group = self.groups.get(group_id)
         if group is None:
+            group = self.groups[group_id] = ClassicGroup(group_id)
+        return group
+
+    def _classic_group(self, group_id: str) -> ClassicGroup:
+        group = self.groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            self._remove_group(group_id)
             group = self.groups[group_id] = ClassicGroup(group_id)
         return group
 
@@ -145,15 +193,34 @@ class GroupShard:
             return
         for timer in self._timers_of(group):
             self._timers.disarm(timer)
-        self._load.pending_members -= len(group.pending_joins)
+        if isinstance(group, ClassicGroup):
+            self._load.pending_members -= len(group.pending_joins)
+        if self._offsets.has_group(group_id) or self._pending.has_group(group_id):
+            self._group(group_id)  # its offsets stay until something else is said of them
 
     @staticmethod
-    def _timers_of(group: ClassicGroup) -> Iterator[Timer]:
+    def _timers_of(group: Group) -> Iterator[Timer]:
+        if isinstance(group, ConsumerGroup):
+            yield from timers_of(group)
+            return
         yield group.join_timer
         yield group.sync_timer
         yield from group.pending_joins.values()
         for member in group.members.values():
             yield member.session
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    def follow(self, image: MetadataImage, changed: Collection[str], has_new: bool) -> None:
+        """Topics of these names were created or deleted or got partitions; `has_new`: some of them were created.
+
+        Groups take note at their next heartbeat.
+        """
+        self._image = image
+        for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                group.regexes_are_stale |= has_new
+                group.metadata_is_stale |= not group.subscribed_topics.isdisjoint(changed)
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
@@ -174,17 +241,79 @@ class GroupShard:
         elif group is None and request.member_id:
             turn.answer(waiter, ErrorCode.UNKNOWN_MEMBER_ID)
         else:
-            group = self._group(request.group_id)
-            join_group(turn, group, read_join(request, client_id, client_host, api_version, waiter))
-            if not turn.records:
-                self._forget_if_idle(group)
+            self._join(turn, read_join(request, client_id, client_host, api_version, waiter))
         return turn.decision()
+
+    def _join(self, turn: Turn, join: Join) -> None:
+        group = self.groups.get(join.group_id)
+        if isinstance(group, ConsumerGroup):
+            if group.is_empty and join.member_id:
+                turn.answer(join.waiter, ErrorCode.UNKNOWN_MEMBER_ID)
+            elif group.is_empty:
+                turn.records += group.tombstones()
+                turn.later(join.waiter, lambda t: self._join(t, join))
+            elif not join_as_classic(turn, group, join):
+                turn.later(join.waiter, lambda t: self._join(t, join))
+            return
+        group = self._classic_group(join.group_id)
+        join_group(turn, group, join)
+        if not turn.records:
+            self._forget_if_idle(group)
+
+    def decide_consumer_heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        client_id: str,
+        client_host: str,
+        may_describe: Callable[[str], bool],
+        waiter: Waiter,
+        now: Now,
+    ) -> Decision:
+        """The request is well-formed (`check_heartbeat`). May be answered with a `Refusal`."""
+        turn = self._turn(now)
+        beat = Beat(request, client_id, client_host, waiter, may_describe)
+        consumer_heartbeat(turn, self.groups.get(request.group_id), beat)
+        return self._noting_jobs(turn.decision())
+
+    def decide_job(self, job: Job, now: Now) -> Decision:
+        """A job of an earlier decision has run, or `failed`."""
+        turn = self._turn(now)
+        self._jobs.pop(job, None)
+        if isinstance(job, AssignmentJob):
+            finish_assignment(turn, job)
+        elif isinstance(job, RegexJob):
+            self._finish_regexes(turn, job)
+        return self._noting_jobs(turn.decision())
+
+    def _finish_regexes(self, turn: Turn, job: RegexJob) -> None:
+        if job.beat is None:
+            finish_refresh(turn, job)
+        elif job.failed:
+            turn.answer(job.beat.waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
+        elif job.invalid:
+            turn.answer(job.beat.waiter, Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, job.invalid))
+        else:
+            beat = job.beat._replace(resolved=job.resolved(turn.now.wall_ms))
+            consumer_heartbeat(turn, self.groups.get(job.group_id), beat)
+
+    def go_on(self, decision: Decision, now: Now) -> Decision:
+        """What was put off until the records of `decision` were replayed."""
+        turn = self._turn(now)
+        for later in decision.later:
+            turn.later(*later)
+        return self._noting_jobs(turn.decision())
+
+    def _noting_jobs(self, decision: Decision) -> Decision:
+        self._jobs.update(dict.fromkeys(decision.jobs))
+        return decision
 
     def decide_sync(self, request: SyncGroupRequest, waiter: Waiter, now: Now) -> Decision:
         turn = self._turn(now)
         group = self.groups.get(request.group_id)
         if group is None:
             turn.answer(waiter, ErrorCode.UNKNOWN_MEMBER_ID)
+        elif isinstance(group, ConsumerGroup):
+            sync_as_classic(turn, group, request, waiter)
         else:
             sync_group(turn, group, request, waiter)
         return turn.decision()
@@ -193,15 +322,20 @@ class GroupShard:
         group = self.groups.get(request.group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
+        if isinstance(group, ConsumerGroup):
+            return heartbeat_as_classic(self._turn(Now(now_steady_ms, 0)), group, request)
         return heartbeat(self._timers, group, request, now_steady_ms)
 
     def decide_leave(self, request: LeaveGroupRequest, waiter: Waiter, now: Now) -> Decision:
         """Takes the shape of version 3 and later: `members`."""
         turn = self._turn(now)
         group = self.groups.get(request.group_id)
-        leave_group(turn, group, request, waiter)
-        if not turn.records:
-            self._forget_if_idle(group)
+        if isinstance(group, ConsumerGroup):
+            leave_as_classic(turn, group, request, waiter)
+        else:
+            leave_group(turn, group, request, waiter)
+            if not turn.records:
+                self._forget_if_idle(group)
         return turn.decision()
 
     def decide_commit_offsets(
@@ -237,7 +371,9 @@ class GroupShard:
             else:
                 error = ErrorCode.NONE
                 turn.records += all_offset_tombstones(self._offsets, self._pending, group_id)
-                turn.write(group_tombstone(group_id))
+                turn.records += (
+                    group.tombstones() if isinstance(group, ConsumerGroup) else [group_tombstone(group_id)]
+                )
             results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=error))
         turn.answer(waiter, results)
         return turn.decision()
@@ -255,8 +391,13 @@ class GroupShard:
 
     def resign(self) -> list[Answer]:
         """This shard goes to another broker: everybody who waits is to look for the new coordinator."""
-        answers: list[Answer] = []
+        answers: list[Answer] = [(w, ErrorCode.NOT_COORDINATOR) for job in self._jobs for w in job.waiters]
+        self._jobs.clear()
         for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                answers += [(parked.reply.waiter, ErrorCode.NOT_COORDINATOR) for parked in group.parked]
+                group.parked.clear()
+                continue
             for member in group.members.values():
                 for waiter in (group.take_join_waiter(member), member.sync_waiter):
                     if waiter is not None:
@@ -280,7 +421,9 @@ class GroupShard:
             self._check_retention(turn)
             return turn.decision()
         group = self.groups.get(timer.group_id)
-        if group is not None:
+        if isinstance(group, ConsumerGroup):
+            expire_member(turn, group, timer)
+        elif group is not None:
             if timer.kind is TimerKind.SESSION:
                 expire_session(turn, group, timer.member_id)
             elif timer is group.join_timer:
@@ -310,13 +453,19 @@ class GroupShard:
     def fetch_offsets(
         self, request: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool = False
     ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-        return fetch_offsets(self._offsets, request, self._pending if require_stable else None)
+        group = self.groups.get(request.group_id)
+        return fetch_offsets(self._offsets, group, request, self._pending if require_stable else None)
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListGroupsResponse.ListedGroup]:
         return list_groups(self.groups.values(), states, types)
 
     def describe_group(self, group_id: str, api_version: int) -> DescribeGroupsResponse.DescribedGroup:
         return describe_group(self.groups.get(group_id), group_id, api_version)
+
+    def describe_consumer_group(self, group_id: str) -> DescribedGroup:
+        return describe_consumer_group(
+            self.groups.get(group_id), group_id, self._config.consumer_assignors, self._image
+        )
 
     @property
     def pending_offset_count(self) -> int:
@@ -328,12 +477,12 @@ class GroupShard:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _turn(self, now: Now) -> Turn:
-        return Turn(self._config, self._timers, self._load, self._rng, now)
+        return Turn(self._config, self._timers, self._load, self._rng, now, self._image, self.groups)
 
-    def _forget_if_idle(self, group: ClassicGroup | None) -> None:
+    def _forget_if_idle(self, group: Group | None) -> None:
         """A group that has neither members nor anything written is only a name somebody used."""
         if (
-            group is not None
+            isinstance(group, ClassicGroup)
             and group.is_empty
             and group.lasting is None
             and not group.pending_joins

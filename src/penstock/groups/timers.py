@@ -13,9 +13,10 @@ _SHRINK_AT = 256
 
 class TimerKind(IntEnum):
     SESSION = 0  # a member, or an id handed out and not used yet, was silent for too long
-    JOIN = 1  # the join phase of a rebalance is over
+    JOIN = 1  # the join phase of a rebalance is over; or a classic member of a consumer group did not join again
     SYNC = 2  # members that joined did not sync
     RETENTION = 3  # look for expired offsets
+    REBALANCE = 4  # a member of a consumer group did not give up partitions in time
 
 
 class Timer:

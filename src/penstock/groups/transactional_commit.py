@@ -4,7 +4,7 @@ A producer that sends generation and member id (KIP-447) is checked as its consu
 was replaced cannot commit. One that sends neither is trusted: its transactional id has fenced its predecessor.
 """
 
-from penstock.groups.classic.group import ClassicGroup
+from penstock.groups.committer import Committer, Group, check_committer
 from penstock.groups.decision import Turn, Waiter
 from penstock.groups.group_records import offset_record
 from penstock.model.errors import ErrorCode
@@ -16,33 +16,34 @@ RequestPartition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
 ResponseTopic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 ResponsePartition = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 
+# What clients below version 6 understand. (KIP-1319)
+_OLD_ERRORS = {
+    ErrorCode.STALE_MEMBER_EPOCH: ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION,
+}
+
 
 def commit_transactional_offsets(
-    turn: Turn, group: ClassicGroup | None, request: TxnOffsetCommitRequest, waiter: Waiter
+    turn: Turn, group: Group | None, request: TxnOffsetCommitRequest, waiter: Waiter
 ) -> None:
     """Topics must carry both name and id: the caller has looked up the one by the other."""
-    error = _check_commit(group, request)
-    if error:
-        turn.answer(waiter, error)
+    epoch = request.generation_id_or_member_epoch
+    committer = Committer(request.member_id, request.group_instance_id, epoch, 0, is_transactional=True)
+    check = check_committer(group, committer)
+    if isinstance(check, ErrorCode):
+        turn.answer(waiter, _OLD_ERRORS.get(check, check))
         return
     response = TxnOffsetCommitResponse()
     for topic in request.topics:
-        results = [_commit_partition(turn, request.group_id, topic, each) for each in topic.partitions]
+        results = []
+        for each in topic.partitions:
+            error = check(topic.topic_id, each.partition_index)
+            if error:
+                results.append(ResponsePartition(each.partition_index, _OLD_ERRORS.get(error, error)))
+            else:
+                results.append(_commit_partition(turn, request.group_id, topic, each))
         response.topics.append(ResponseTopic(topic.name, topic.topic_id, results))
     turn.answer(waiter, response)
-
-
-def _check_commit(group: ClassicGroup | None, request: TxnOffsetCommitRequest) -> ErrorCode:
-    generation = request.generation_id_or_member_epoch
-    if group is None:
-        return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
-    if generation < 0 and (group.is_empty or (not request.member_id and request.group_instance_id is None)):
-        return ErrorCode.NONE
-    error = group.check_member(request.member_id, request.group_instance_id)
-    if error:
-        return error
-    # A rebalance under way does not matter, unlike for a plain commit: the generation is still this one.
-    return ErrorCode.NONE if generation == group.generation else ErrorCode.ILLEGAL_GENERATION
 
 
 def _commit_partition(turn: Turn, group_id: str, topic: RequestTopic, asked: RequestPartition) -> ResponsePartition:

@@ -2,8 +2,9 @@
 
 `metadata.version` uses Kafka's numbers, because clients and tools read it: 25 is Kafka's 4.0-IV3, the level whose
 records (partitions with directories, brokers with log directories) are the ones written here. Only what is served is
-finalized: group.version (KIP-848), kraft.version (KIP-853) and the others are absent, which to a client means level
-0. `transaction.version` 2 tells clients to take a new epoch with each transaction (KIP-890).
+finalized: kraft.version (KIP-853) and the others are absent, which to a client means level 0. `group.version` 1 tells
+clients that there are consumer groups (KIP-848), `transaction.version` 2 to take a new epoch with each transaction
+(KIP-890).
 Hard rule: a node refuses to start on a level or a record that it does not know.
 """
 
@@ -13,6 +14,7 @@ from penstock.wire.struct import RecordMessage
 
 METADATA_VERSION = "metadata.version"
 METADATA_LEVEL = 25
+GROUP_VERSION = "group.version"
 TRANSACTION_VERSION = "transaction.version"
 
 
@@ -23,11 +25,12 @@ class LevelRange(NamedTuple):
 
 SUPPORTED_FEATURES = {
     METADATA_VERSION: LevelRange(METADATA_LEVEL, METADATA_LEVEL),
+    GROUP_VERSION: LevelRange(0, 1),
     TRANSACTION_VERSION: LevelRange(1, 2),
 }
 
 # The levels of a new cluster, and of one that was made by a release that did not know the feature.
-DEFAULT_LEVELS = {METADATA_VERSION: METADATA_LEVEL, TRANSACTION_VERSION: 2}
+DEFAULT_LEVELS = {METADATA_VERSION: METADATA_LEVEL, GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
 
 # The version in which each record is written at level 25; 0 where not listed. Version 2 of the partition records
 # belongs to eligible leader replicas (KIP-966), version 4 of the registration to cordoned directories.

@@ -71,6 +71,8 @@ SERVED: dict[int, Served] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, "Resources: topics and brokers."),
     ApiKey.OFFSET_DELETE: Served(0, 0),
     ApiKey.DESCRIBE_CLUSTER: Served(0, 2),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(0, 1),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Served(0, 1),
     ApiKey.DESCRIBE_PRODUCERS: Served(0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0),
     ApiKey.LIST_TRANSACTIONS: Served(0, 2),
@@ -83,7 +85,6 @@ _QUORUM = "Between voters of the metadata quorum; a cluster of one voter sends n
 _CLUSTER = "Between brokers and controllers; a single node has nobody to talk to."
 _REPLICAS = "Moving replicas needs more than one broker."
 _QUOTAS = "Quotas are not built yet."
-_CONSUMER_GROUPS = "Consumer groups of KIP-848 are not built yet; clients fall back to classic groups."
 _SHARE_GROUPS = "Share groups (KIP-932) are not built yet."
 _SHARE_STATE = "Between group and share coordinator; share groups (KIP-932) are not built yet."
 _STREAMS_GROUPS = "Streams groups (KIP-1071) are not built; Kafka Streams uses classic groups by default."
@@ -126,8 +127,6 @@ NOT_SERVED: dict[int, str] = {
     ApiKey.CONTROLLER_REGISTRATION: _CLUSTER,
     ApiKey.UNREGISTER_CONTROLLER: _CLUSTER,
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: _CLUSTER,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: _CONSUMER_GROUPS,
-    ApiKey.CONSUMER_GROUP_DESCRIBE: _CONSUMER_GROUPS,
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _TELEMETRY,
     ApiKey.PUSH_TELEMETRY: _TELEMETRY,
     ApiKey.SHARE_GROUP_HEARTBEAT: _SHARE_GROUPS,

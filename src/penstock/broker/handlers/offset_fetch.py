@@ -2,7 +2,7 @@
 
 v2: null topics ask for all, errors of the group at the top. v7: require stable (KIP-447): what an open transaction
 may change is UNSTABLE_OFFSET_COMMIT. v8: several groups (KIP-709). v9: member id and epoch, which mean nothing to a
-classic group. v10: topics by id (KIP-848).
+classic group and must be up to date in a consumer group. v10: topics by id (KIP-848).
 """
 
 from typing import TYPE_CHECKING
@@ -51,6 +51,8 @@ async def _fetch(
     answer = await broker.groups.fetch_offsets(group, require_stable)
     if isinstance(answer, ErrorCode):
         return ResponseGroup(group.group_id, error_code=answer)
+    if answer.error_code:
+        return answer
     if wants_all:
         answer.topics = _visible(broker, context, answer.topics)
     answer.topics += refused

@@ -14,26 +14,13 @@ States and what leads out of them:
 counters right and decides nothing: see `rebalance`, `join`, `sync` and `leave`.
 """
 
-from enum import StrEnum
-
 from penstock.groups.classic.member import ClassicMember
-from penstock.groups.classic.subscription import CONSUMER_PROTOCOL_TYPE, decode_subscribed_topics
 from penstock.groups.decision import Waiter
+from penstock.groups.embedded_protocol import decode_subscribed_topics
+from penstock.groups.group_words import CONSUMER_PROTOCOL_TYPE, GroupState, GroupType
 from penstock.groups.timers import Timer, TimerKind
 from penstock.model.errors import ErrorCode
 from penstock.wire.generated.records_group import GroupMetadataValue
-
-
-class GroupType(StrEnum):
-    CLASSIC = "classic"
-
-
-class GroupState(StrEnum):
-    EMPTY = "Empty"
-    PREPARING_REBALANCE = "PreparingRebalance"
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    STABLE = "Stable"
-    DEAD = "Dead"
 
 
 class ClassicGroup:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from penstock.groups.classic.group import ClassicGroup, GroupState
+from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.member import ClassicMember
 from penstock.groups.classic.rebalance import (
     complete_join_if_ready,
@@ -15,17 +15,19 @@ from penstock.groups.classic.rebalance import (
 )
 from penstock.groups.decision import Turn, Waiter
 from penstock.groups.group_records import stable_group_record
+from penstock.groups.group_words import GroupState
 from penstock.groups.timers import Timer, TimerKind
 from penstock.model.errors import ErrorCode
 from penstock.wire.generated.join_group import JoinGroupRequest, JoinGroupResponse
 
-_KNOWN_MEMBER_ID_FROM = 4
+KNOWN_MEMBER_ID_FROM = 4
 _SKIP_ASSIGNMENT_FROM = 9
 
 
 class Join(NamedTuple):
     """A JoinGroup request, cleaned, with who sent it and who waits for the answer."""
 
+    group_id: str
     member_id: str
     group_instance_id: str | None
     client_id: str
@@ -44,6 +46,7 @@ def read_join(request: JoinGroupRequest, client_id: str, client_host: str, api_v
         protocols.setdefault(protocol.name, protocol.metadata)
     rebalance_timeout_ms = request.rebalance_timeout_ms
     return Join(
+        request.group_id,
         request.member_id,
         request.group_instance_id,
         client_id,
@@ -102,7 +105,7 @@ def _join_new(turn: Turn, group: ClassicGroup, join: Join) -> None:
             _add_member(turn, group, join, member_id)
         else:
             _replace_static_member(turn, group, group.members[current], join, member_id)
-    elif join.api_version >= _KNOWN_MEMBER_ID_FROM:
+    elif join.api_version >= KNOWN_MEMBER_ID_FROM:
         _hand_out_id(turn, group, join)
     else:
         _add_member(turn, group, join, _new_member_id(turn, join.client_id))

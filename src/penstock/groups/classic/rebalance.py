@@ -4,10 +4,11 @@ Every function changes what a restart may forget and says in its turn what to wr
 state follows in `replay`, once the record is in the log.
 """
 
-from penstock.groups.classic.group import ClassicGroup, GroupState
+from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.member import ClassicMember
 from penstock.groups.decision import Turn
 from penstock.groups.group_records import empty_group_record
+from penstock.groups.group_words import GroupState
 from penstock.model.errors import ErrorCode
 from penstock.wire.generated.join_group import JoinGroupResponse
 

@@ -1,10 +1,11 @@
 """SyncGroup and Heartbeat: members of a generation fetch their assignment and show that they live."""
 
-from penstock.groups.classic.group import ClassicGroup, GroupState
+from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.member import ClassicMember
 from penstock.groups.classic.rebalance import keep_session, prepare_rebalance
 from penstock.groups.decision import Turn, Waiter
 from penstock.groups.group_records import stable_group_record
+from penstock.groups.group_words import GroupState
 from penstock.groups.timers import TimerQueue
 from penstock.model.errors import ErrorCode
 from penstock.wire.generated.heartbeat import HeartbeatRequest

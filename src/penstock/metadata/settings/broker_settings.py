@@ -91,8 +91,33 @@ class BrokerSettings(CoordinationSettings, frozen=True, kw_only=True):
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             reason = f"it is above group.max.session.timeout.ms ({self.group_max_session_timeout_ms})"
             raise SettingError("group.min.session.timeout.ms", self.group_min_session_timeout_ms, reason)
+        self._check_consumer_groups()
         if not self.log_cleanup_policy:
             raise SettingError("log.cleanup.policy", "", "it needs delete, compact or both")
+
+    def _check_consumer_groups(self) -> None:
+        interval_ms, session_ms = self.group_consumer_heartbeat_interval_ms, self.group_consumer_session_timeout_ms
+        shortest_ms, longest_ms = (
+            self.group_consumer_min_session_timeout_ms,
+            self.group_consumer_max_session_timeout_ms,
+        )
+        if not shortest_ms <= session_ms <= longest_ms:
+            reason = f"group.consumer.min and .max.session.timeout.ms allow {shortest_ms} to {longest_ms}"
+            raise SettingError("group.consumer.session.timeout.ms", session_ms, reason)
+        least_ms, most_ms = (
+            self.group_consumer_min_heartbeat_interval_ms,
+            self.group_consumer_max_heartbeat_interval_ms,
+        )
+        if not least_ms <= interval_ms <= most_ms:
+            reason = f"group.consumer.min and .max.heartbeat.interval.ms allow {least_ms} to {most_ms}"
+            raise SettingError("group.consumer.heartbeat.interval.ms", interval_ms, reason)
+        if interval_ms >= session_ms:
+            reason = f"it must be below group.consumer.session.timeout.ms ({session_ms})"
+            raise SettingError("group.consumer.heartbeat.interval.ms", interval_ms, reason)
+        assignors = self.group_consumer_assignors
+        if not assignors or len(set(assignors)) != len(assignors):
+            reason = "it needs one assignor or several distinct ones"
+            raise SettingError("group.consumer.assignors", ",".join(assignors), reason)
 
     def _check_listeners(self) -> None:
         try:

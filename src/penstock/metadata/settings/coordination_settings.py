@@ -10,6 +10,7 @@ from penstock.metadata.settings.setting import (
     List,
     Long,
     Short,
+    Text,
 )
 from penstock.metadata.settings.storage_settings import StorageSettings
 
@@ -76,13 +77,58 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
     group_max_size: Annotated[int, Int("Members of one group.", at_least=1, kafka_default=str(INT_MAX))] = 10_000
     group_coordinator_rebalance_protocols: Annotated[
         tuple[str, ...],
-        List(
-            "Group protocols served.",
-            choices=("classic",),
-            kafka_default="classic,consumer,streams",
-            no_effect="classic groups are what this release serves",
+        List("Group protocols served.", choices=("classic", "consumer"), kafka_default="classic,consumer,streams"),
+    ] = ("classic", "consumer")
+    group_consumer_session_timeout_ms: Annotated[
+        int, Int("A member of a consumer group (KIP-848) that is silent for this long is out of it.", at_least=1)
+    ] = 45_000
+    group_consumer_min_session_timeout_ms: Annotated[
+        int, Int("Least value of group.consumer.session.timeout.ms.", at_least=1)
+    ] = 45_000
+    group_consumer_max_session_timeout_ms: Annotated[
+        int, Int("Greatest value of group.consumer.session.timeout.ms.", at_least=1)
+    ] = 60_000
+    group_consumer_heartbeat_interval_ms: Annotated[
+        int, Int("How often members of a consumer group are told to send heartbeats.", at_least=1)
+    ] = 5_000
+    group_consumer_min_heartbeat_interval_ms: Annotated[
+        int, Int("Least value of group.consumer.heartbeat.interval.ms.", at_least=1)
+    ] = 5_000
+    group_consumer_max_heartbeat_interval_ms: Annotated[
+        int, Int("Greatest value of group.consumer.heartbeat.interval.ms.", at_least=1)
+    ] = 15_000
+    group_consumer_max_size: Annotated[
+        int, Int("Members of one consumer group.", at_least=1, kafka_default=str(INT_MAX))
+    ] = 10_000
+    group_consumer_assignors: Annotated[
+        tuple[str, ...],
+        List("Assignors that members may ask for; the first is the default.", choices=("uniform", "range")),
+    ] = ("uniform", "range")
+    group_consumer_migration_policy: Annotated[
+        str,
+        Text(
+            "Whether a group with members may change between the classic and the consumer protocol: upgrade is from "
+            "classic to consumer.",
+            choices=("bidirectional", "upgrade", "downgrade", "disabled"),
         ),
-    ] = ("classic",)
+    ] = "bidirectional"
+    group_consumer_assignment_interval_ms: Annotated[
+        int,
+        Int(
+            "Least time between two target assignments of a group. 0: the next begins when the one before is done; "
+            "then a member that joins gets partitions at once and not with a later heartbeat.",
+            at_least=0,
+            kafka_default="1000",
+        ),
+    ] = 0
+    group_consumer_regex_refresh_interval_ms: Annotated[
+        int,
+        Int(
+            "How often the topics that members subscribe to by regular expression are looked for again, besides when "
+            "topics are created.",
+            at_least=10_000,
+        ),
+    ] = 600_000
 
     producer_id_expiration_ms: Annotated[
         int,

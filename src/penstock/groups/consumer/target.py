@@ -1,0 +1,224 @@
+"""The target assignment: computed when the group epoch is ahead of it, then each member is reconciled with it.
+
+Small groups are computed on the spot. Large ones are a job for the pool: whoever caused it waits, and whatever
+happens to the group meanwhile is covered by the next one. So a thousand members that join at once cause a handful of
+assignments, not a thousand.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from penstock.groups.assignors import ASSIGNORS
+from penstock.groups.assignors.spec import Assignment, GroupSpec, MemberSpec
+from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.consumer.member import ConsumerMember, MemberState
+from penstock.groups.consumer.reconcile import Goal, OwnedPartitions, reconcile
+from penstock.groups.consumer.records import current_record, target_epoch_record, target_record
+from penstock.groups.consumer.subscription import topics_of
+from penstock.groups.decision import Turn, Waiter
+from penstock.metadata.image import MetadataImage
+from penstock.model.errors import ErrorCode
+
+
+class Reply(NamedTuple):
+    """A request of a member that is to be reconciled and answered."""
+
+    waiter: Waiter
+    member_id: str
+    owned: OwnedPartitions
+    subscription_changed: bool
+    raised_epoch: bool  # then it is worth its while to wait for the target
+    # The response, from the member and whether what it is assigned has changed.
+    respond: Callable[[Turn, ConsumerGroup, ConsumerMember, bool], object]
+
+
+class Parked(NamedTuple):
+    epoch: int  # the group epoch whose target it waits for
+    reply: Reply
+
+
+class AssignmentJob:
+    """Computes a target off the loop."""
+
+    __slots__ = ("_assignor", "epoch", "failed", "group", "result", "spec", "waiters")
+
+    def __init__(self, group: ConsumerGroup, spec: GroupSpec, assignor: str) -> None:
+        self.group = group
+        self.epoch = group.epoch
+        self.spec = spec
+        self.waiters: list[Waiter] = []  # they are with the group, since they outlive a job
+        self.result: dict[str, Assignment] = {}
+        self.failed = False
+        self._assignor = assignor
+
+    def run(self) -> None:
+        self.result = ASSIGNORS[self._assignor](self.spec)
+
+
+def go_on_with(turn: Turn, group_id: str, reply: Reply) -> None:
+    """The member is as its request made it: bring the target up to date, then reconcile and answer it."""
+    group = turn.groups.get(group_id)
+    if not isinstance(group, ConsumerGroup) or reply.member_id not in group.members:
+        turn.answer(reply.waiter, ErrorCode.UNKNOWN_MEMBER_ID)
+        return
+    member = group.members[reply.member_id]
+    keep_session(turn, group, member)
+    epoch, target = group.target_epoch, group.target_of(member.member_id)
+    if group.epoch > group.target_epoch and _may_assign(turn, group):
+        spec = group_spec(group, turn.image)
+        assignor = preferred_assignor(group.members.values(), turn.config.consumer_assignors)
+        if _size(spec) <= turn.config.inline_assignment_size:
+            result = ASSIGNORS[assignor](spec)
+            _write_target(turn, group, group.epoch, result)
+            epoch, target = group.epoch, result[member.member_id]
+        else:
+            group.assignment_job = AssignmentJob(group, spec, assignor)
+            turn.jobs.append(group.assignment_job)
+    if epoch < group.epoch and reply.raised_epoch and group.assignment_job is not None:
+        group.parked.append(Parked(group.epoch, reply))
+    else:
+        _reconcile(turn, group, member, reply, epoch, target)
+
+
+def finish_assignment(turn: Turn, job: AssignmentJob) -> None:
+    group = job.group
+    if turn.groups.get(group.group_id) is not group:
+        return  # it has become another, and those who waited have been told
+    group.assignment_job = None
+    if job.failed:
+        dismiss_parked(turn, group, ErrorCode.UNKNOWN_SERVER_ERROR)
+        return
+    if job.epoch > group.target_epoch:
+        _write_target(turn, group, job.epoch, _for_present_members(group, job))
+        turn.on_refused.append(lambda t: dismiss_parked(t, group, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    turn.later(None, lambda t: _answer_parked(t, group, job.epoch))
+
+
+def dismiss_parked(turn: Turn, group: ConsumerGroup, error: ErrorCode) -> None:
+    parked, group.parked = group.parked, []
+    for each in parked:
+        turn.answer(each.reply.waiter, error)
+
+
+def _answer_parked(turn: Turn, group: ConsumerGroup, epoch: int) -> None:
+    """All that waited for this target are answered; the others go on to the next."""
+    parked, group.parked = group.parked, []
+    for each in parked:
+        reply = each.reply
+        if each.epoch > epoch:
+            turn.later(reply.waiter, lambda t, reply=reply: go_on_with(t, group.group_id, reply))  # type: ignore[misc]
+            continue
+        member = group.members.get(reply.member_id)
+        if member is None:
+            turn.answer(reply.waiter, ErrorCode.UNKNOWN_MEMBER_ID)
+        else:
+            _reconcile(turn, group, member, reply, group.target_epoch, group.target_of(member.member_id))
+
+
+# -- computing ------------------------------------------------------------------------------------------------------
+
+
+def _may_assign(turn: Turn, group: ConsumerGroup) -> bool:
+    if group.assignment_job is not None:
+        return False
+    interval_ms = turn.config.consumer_assignment_interval_ms
+    if interval_ms == 0 or group.target_timestamp_ms == 0:
+        return True
+    return turn.now.wall_ms >= group.target_timestamp_ms + interval_ms
+
+
+def _size(spec: GroupSpec) -> int:
+    return len(spec.members) + sum(spec.partition_counts.values())
+
+
+def group_spec(group: ConsumerGroup, image: MetadataImage) -> GroupSpec:
+    counts: dict[bytes, int] = {}
+    ids: dict[tuple[frozenset[str], str], frozenset[bytes]] = {}  # so that equal subscriptions are one object
+    members = []
+    for member in group.members.values():
+        key = (member.topics, member.regex)
+        topic_ids = ids.get(key)
+        if topic_ids is None:
+            topics = [image.topic(name) for name in topics_of(member, group.regexes)]
+            found = [topic for topic in topics if topic is not None]
+            counts.update((topic.id, len(topic.partitions)) for topic in found)
+            topic_ids = ids[key] = frozenset(topic.id for topic in found)
+        members.append(MemberSpec(member.member_id, member.instance_id, topic_ids, group.target_of(member.member_id)))
+    return GroupSpec(members, counts)
+
+
+def preferred_assignor(members: Iterable[ConsumerMember], assignors: tuple[str, ...]) -> str:
+    """The one that most members ask for; at a tie, and when nobody asks, the one configured first."""
+    votes = dict.fromkeys(assignors, 0)
+    for member in members:
+        if member.server_assignor in votes:
+            votes[member.server_assignor] += 1
+    return max(assignors, key=votes.__getitem__)
+
+
+def _for_present_members(group: ConsumerGroup, job: AssignmentJob) -> dict[str, Assignment]:
+    """Members may have left while the job ran, and a static one may have come back under another id."""
+    present = {}
+    for spec in job.spec.members:
+        member_id: str | None = spec.member_id
+        if member_id not in group.members:
+            member_id = group.static_members.get(spec.instance_id) if spec.instance_id is not None else None
+        if member_id is not None:
+            present[member_id] = job.result[spec.member_id]
+    return present
+
+
+def _write_target(turn: Turn, group: ConsumerGroup, epoch: int, targets: Mapping[str, Assignment]) -> None:
+    for member_id, target in targets.items():
+        if target != group.target_of(member_id):
+            turn.write(target_record(group.group_id, member_id, target))
+    turn.write(target_epoch_record(group.group_id, epoch, turn.now.wall_ms))
+
+
+# -- reconciling ----------------------------------------------------------------------------------------------------
+
+
+def _reconcile(
+    turn: Turn, group: ConsumerGroup, member: ConsumerMember, reply: Reply, epoch: int, target: Assignment
+) -> None:
+    moved = member
+    if reply.subscription_changed or not member.is_reconciled_to(epoch):
+        goal = Goal(
+            epoch,
+            target,
+            _subscription_test(group, member, turn.image),
+            lambda topic, partition: group.owner_of(topic, partition) not in (None, member.member_id),
+            reply.subscription_changed,
+        )
+        moved = reconcile(member, goal, reply.owned)
+    if moved != member:
+        turn.write(current_record(group.group_id, moved))
+        turn.later(None, lambda t: watch_revocation(t, group, moved.member_id))
+    turn.answer(reply.waiter, reply.respond(turn, group, moved, moved.assigned != member.assigned))
+
+
+def _subscription_test(group: ConsumerGroup, member: ConsumerMember, image: MetadataImage) -> Callable[[bytes], bool]:
+    topics = topics_of(member, group.regexes)
+
+    def is_subscribed(topic_id: bytes) -> bool:
+        topic = image.topic_by_id(topic_id)
+        return topic is not None and topic.name in topics
+
+    return is_subscribed
+
+
+def keep_session(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> None:
+    timeout_ms = member.session_timeout_ms(turn.config.consumer_session_timeout_ms)
+    turn.arm(group.timers_of(member.member_id).session, timeout_ms)
+
+
+def watch_revocation(turn: Turn, group: ConsumerGroup, member_id: str) -> None:
+    """A member that has been told to give up partitions has its rebalance timeout to do it."""
+    member = group.members.get(member_id)
+    if member is None or member.uses_classic_protocol:
+        return  # classic members have their own deadlines for joining and syncing
+    timer = group.timers_of(member_id).rebalance
+    if member.state is MemberState.UNREVOKED_PARTITIONS:
+        turn.arm(timer, member.rebalance_timeout_ms)
+    else:
+        turn.disarm(timer)
