@@ -168,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _consume(self, data: memoryview) -> None:
         position, end = 0, len(data)
-        while not self.closed:
+        while position < end and not self.closed:
             if self._must_wait():
                 self._backlog = bytes(data[position:])
                 return
