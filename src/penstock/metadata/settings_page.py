@@ -23,7 +23,7 @@ _HEAD = """\
 
 Names are Kafka's wherever Kafka has one. A setting can be given in the configuration file (TOML; dotted names and
 nested tables mean the same), on the command line (`--set name=value`, as often as needed), and, where the last column
-does not say *at start*, while the broker runs (`penstock config alter`, or any Kafka admin client). A name that does
+does not say *at start*, while the broker runs (`penstock config set`, or any Kafka admin client). A name that does
 not exist is refused, with the one that was probably meant.
 
 Sizes take units (`512MiB`, `1GB`), durations too (`500ms`, `7d`); a bare number counts bytes or milliseconds. In
@@ -50,7 +50,7 @@ def render() -> str:
         parts.append(f"## Broker: {title[0].lower()}{title[1:]}\n\n" + _table(settings, _changes, "changes"))
     topic = (
         "## Topics\n\nSet when a topic is created or later (`penstock topic create --config name=value`, `penstock "
-        "config alter`). What a topic does not name follows the broker's setting in the last column, the first of "
+        "config set`). What a topic does not name follows the broker's setting in the last column, the first of "
         "several that has a value.\n\n"
     )
     parts.append(topic + _table(topic_catalogue(), _follows, "follows"))
