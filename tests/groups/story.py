@@ -5,7 +5,7 @@
     > write …                     a record appended (and replayed)
 
 Member ids are written `prefix#n`, where n counts the ids made. Run with REWRITE_STORIES=1 to write down what
-happens instead of comparing; then read the difference.
+happens instead of comparing; then read the difference. Commands of the newer protocol are in `consumer_story`.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,8 @@ from dataclasses import replace
 from penstock.groups.config import GroupConfig, MigrationPolicy
 from penstock.groups.decision import Answer, Decision, GroupRecord, Now
 from penstock.groups.shard import GroupShard
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.wire.generated.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from penstock.wire.generated.consumer_protocol import ConsumerProtocolSubscription
 from penstock.wire.generated.heartbeat import HeartbeatRequest
 from penstock.wire.generated.join_group import JoinGroupRequest, JoinGroupResponse
@@ -30,8 +31,18 @@ from penstock.wire.records import (
     encode_coordinator_value,
     encode_versioned,
 )
+from tests.groups.consumer_story import ConsumerCommands, describe_consumer_record, describe_consumer_response
+from tests.groups.topics import parse_partitions, parse_plan, show_bytes
 
 START_WALL_MS = 1_700_000_000_000
+
+
+def setting(name: str, value: str) -> object:
+    if name == "consumer_migration_policy":
+        return MigrationPolicy(value)
+    return tuple(value.split(",")) if name == "consumer_assignors" else int(value)
+
+
 CONFIG = GroupConfig(
     min_session_timeout_ms=1_000,
     max_session_timeout_ms=600_000,
@@ -79,29 +90,32 @@ def short_id(member_id: str | None) -> str:
     return f"{member_id[:-37]}#{int(member_id[-12:], 16)}" if len(member_id) > 37 else member_id
 
 
-def subscription(topics: str) -> bytes:
+def subscription(topics: str, owned: str = "") -> bytes:
     names = [name for name in topics.split(",") if name]
-    return encode_versioned(ConsumerProtocolSubscription(topics=names), 1)
+    held = [ConsumerProtocolSubscription.TopicPartition(*item) for item in parse_partitions(owned).items()]
+    return encode_versioned(ConsumerProtocolSubscription(topics=names, owned_partitions=held), 1)
 
 
-def parse_protocols(text: str, protocol_type: str) -> dict[str, bytes]:
+def parse_protocols(text: str, protocol_type: str, owned: str = "") -> dict[str, bytes]:
     """`range:t1,t2 sticky:t1`, joined by `+`; other types than consumer have raw metadata."""
     protocols = {}
     for item in text.split("+"):
         name, _, metadata = item.partition(":")
         raw = protocol_type != "consumer" or metadata.startswith("!")
-        protocols[name] = metadata.encode() if raw else subscription(metadata)
+        protocols[name] = metadata.encode() if raw else subscription(metadata, owned)
     return protocols
 
 
-class Story:
+class Story(ConsumerCommands):
     def __init__(self, config: GroupConfig = CONFIG) -> None:
+        super().__init__()
         self.config = config
         self.rng = CountingRng()
         self.shard = GroupShard(config, self.rng)
         self.log: list[tuple[bytes, bytes | None]] = []
         self.steady_ms = 0
         self.refuse_next: ErrorCode | None = None
+        self.appends_before_refusal = 0
         self.out: list[str] = []
 
     @property
@@ -120,7 +134,12 @@ class Story:
     # -- the driver's part ------------------------------------------------------------------------------------------
 
     def apply(self, decision: Decision) -> None:
-        if decision.records and self.refuse_next is not None:
+        self._apply_once(decision)
+        self.run_jobs_unless_held()
+
+    def _apply_once(self, decision: Decision) -> None:
+        self.jobs += decision.jobs
+        if decision.records and self.refuse_next is not None and self._is_to_refuse():
             error, self.refuse_next = self.refuse_next, None
             self.out.append(f"refused {len(decision.records)} records")
             decision = self.shard.refused(decision, error, self.now)
@@ -129,6 +148,12 @@ class Story:
             self._append(record)
         for answer in decision.answers:
             self._say(answer)
+        if decision.later:
+            self._apply_once(self.shard.go_on(decision, self.now))
+
+    def _is_to_refuse(self) -> bool:
+        self.appends_before_refusal -= 1
+        return self.appends_before_refusal < 0
 
     def _append(self, record: GroupRecord) -> None:
         key = encode_coordinator_key(record.key)
@@ -144,13 +169,13 @@ class Story:
     # -- commands ---------------------------------------------------------------------------------------------------
 
     def do_set(self, names: list[str], options: dict[str, str]) -> None:
-        self.config = replace(self.config, **{name: int(value) for name, value in options.items()})
+        self.config = replace(self.config, **{name: setting(name, value) for name, value in options.items()})
         self._reload()
 
     def do_join(self, names: list[str], options: dict[str, str]) -> None:
         waiter, group = names
         protocol_type = options.get("type", "consumer")
-        protocols = parse_protocols(options.get("protocols", "range:t1"), protocol_type)
+        protocols = parse_protocols(options.get("protocols", "range:t1"), protocol_type, options.get("owned", ""))
         request = JoinGroupRequest(
             group_id=group,
             session_timeout_ms=int(options.get("session", "10000")),
@@ -166,7 +191,8 @@ class Story:
 
     def do_sync(self, names: list[str], options: dict[str, str]) -> None:
         waiter, group = names
-        plan = [item.split(":") for item in options.get("plan", "").split(",") if item]
+        given = options.get("plan", "")
+        plan = [item.split(":", 1) for item in ([given] if ":!" in given else given.split(",")) if item]
         request = SyncGroupRequest(
             group_id=group,
             generation_id=int(options["gen"]),
@@ -174,7 +200,7 @@ class Story:
             group_instance_id=options.get("instance"),
             protocol_type=options.get("type"),
             protocol_name=options.get("protocol"),
-            assignments=[SyncGroupRequest.SyncGroupRequestAssignment(long_id(m), a.encode()) for m, a in plan],
+            assignments=[SyncGroupRequest.SyncGroupRequestAssignment(long_id(m), parse_plan(a)) for m, a in plan],
         )
         self.apply(self.shard.decide_sync(request, waiter, self.now))
 
@@ -218,7 +244,8 @@ class Story:
 
     def do_fetch(self, names: list[str], options: dict[str, str]) -> None:
         group, *places = names
-        request = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)
+        member_id, epoch = options.get("member"), int(options.get("gen", "-1"))
+        request = OffsetFetchRequest.OffsetFetchRequestGroup(group, member_id, epoch, None)
         if places:
             topic_id = bytes.fromhex(options.get("topic-id", "00")).rjust(16, b"\0")
             request.topics = [
@@ -226,6 +253,9 @@ class Story:
                 for place in places
             ]
         answer = self.shard.fetch_offsets(request)
+        if answer.error_code:
+            self.out.append(ErrorCode(answer.error_code).name)
+            return
         found = [
             f"{topic.name}:{each.partition_index}={each.committed_offset}"
             + (f"@{each.metadata}" if each.metadata else "")
@@ -267,7 +297,7 @@ class Story:
             subscribed = " subscribed" if member.member_metadata else ""
             self.out.append(
                 f"  {short_id(member.member_id)}{instance} client={member.client_id}{subscribed}"
-                f" assigned={member.member_assignment.decode() or '-'}"
+                f" assigned={show_bytes(member.member_assignment)}"
             )
 
     def do_advance(self, names: list[str], options: dict[str, str]) -> None:
@@ -286,7 +316,8 @@ class Story:
         self.steady_ms = end_ms
 
     def do_refuse(self, names: list[str], options: dict[str, str]) -> None:
-        """The next append is refused with this error."""
+        """The next append, or one `after` so many, is refused with this error."""
+        self.appends_before_refusal = int(options.get("after", "0"))
         self.refuse_next = ErrorCode[names[0]]
 
     def do_resign(self, names: list[str], options: dict[str, str]) -> None:
@@ -298,6 +329,8 @@ class Story:
 
     def _reload(self) -> None:
         self.shard = GroupShard(self.config, self.rng)
+        self.jobs.clear()
+        self.shard.follow(self.topics.image, (), True)
         for key, value in self.log:
             self.shard.replay(*decode_group_record(key, value))
         self.apply(self.shard.finish_load(self.now))
@@ -308,11 +341,12 @@ def describe_record(record: GroupRecord) -> str:
     if isinstance(key, OffsetCommitKey):
         what = "tombstone" if value is None else f"{value.offset} v{record.version}"  # type: ignore[attr-defined]
         return f"offset {key.group} {key.topic}:{key.partition} {what}"
-    assert isinstance(key, GroupMetadataKey)
+    if not isinstance(key, GroupMetadataKey):
+        return describe_consumer_record(record)
     if value is None:
         return f"group {key.group} tombstone"
     assert isinstance(value, GroupMetadataValue)
-    members = " ".join(f"{short_id(m.member_id)}={m.assignment.decode() or '-'}" for m in value.members)
+    members = " ".join(f"{short_id(m.member_id)}={show_bytes(m.assignment)}" for m in value.members)
     return (
         f"group {key.group} gen={value.generation} {value.protocol_type}/{value.protocol or '-'}"
         f" leader={short_id(value.leader)} [{members}]"
@@ -322,12 +356,12 @@ def describe_record(record: GroupRecord) -> str:
 def describe_response(response: object) -> str:
     if isinstance(response, ErrorCode):
         return response.name
+    if isinstance(response, Refusal | ConsumerGroupHeartbeatResponse):
+        return describe_consumer_response(response)
     if isinstance(response, JoinGroupResponse):
         return _describe_join(response)
     if isinstance(response, SyncGroupResponse):
-        return (
-            f"NONE {response.protocol_type}/{response.protocol_name} assigned={response.assignment.decode() or '-'}"
-        )
+        return f"NONE {response.protocol_type}/{response.protocol_name} assigned={show_bytes(response.assignment)}"
     if isinstance(response, LeaveGroupResponse):
         return " ".join(
             f"{short_id(m.member_id)}/{m.group_instance_id or ''}={ErrorCode(m.error_code).name}"

@@ -19,8 +19,13 @@ _OFFSET_VERSION = 3
 _OFFSET_WITH_TOPIC_ID_VERSION = 4
 
 
-def stable_group_record(group: ClassicGroup, assignments: Mapping[str, bytes], now_wall_ms: int) -> GroupRecord:
-    """The current generation with what the leader assigned; members it forgot get nothing."""
+def stable_group_record(
+    group: ClassicGroup, assignments: Mapping[str, bytes], now_wall_ms: int, *, is_settled: bool = True
+) -> GroupRecord:
+    """The current generation with what the leader assigned; members it forgot get nothing.
+
+    A group that is not settled has to rebalance: it is written without a leader, by which a load knows it.
+    """
     protocol = group.protocol_name or ""
     members = [
         GroupMetadataValue.MemberMetadata(
@@ -39,7 +44,7 @@ def stable_group_record(group: ClassicGroup, assignments: Mapping[str, bytes], n
         protocol_type=group.protocol_type or "",
         generation=group.generation,
         protocol=protocol,
-        leader=group.leader_id,
+        leader=group.leader_id if is_settled else None,
         current_state_timestamp=now_wall_ms,
         members=members,
     )

@@ -1,8 +1,7 @@
 """Offsets that nobody needs: older than the retention, or of topics that were deleted.
 
 The retention of an offset counts from its commit, but not from before its group became empty. So a simple group,
-which never has members, and topics that a stable group no longer subscribes to go by the commit alone. So do all
-offsets of a consumer group (KIP-848) that nobody subscribes to: its records do not say when it became empty.
+which never has members, and topics that a stable group no longer subscribes to go by the commit alone.
 """
 
 from penstock.groups.classic.group import ClassicGroup
@@ -71,6 +70,6 @@ def _is_expired(group: Group, committed: CommittedOffset, retention_ms: int, now
     if committed.expire_timestamp_ms != -1:
         return now_wall_ms >= committed.expire_timestamp_ms
     since_ms = committed.commit_timestamp_ms
-    if isinstance(group, ClassicGroup) and group.protocol_type is not None and group.is_empty:
+    if group.protocol_type is not None and group.is_empty:
         since_ms = max(since_ms, group.state_timestamp_ms)
     return now_wall_ms - since_ms >= retention_ms

@@ -169,7 +169,7 @@ class GroupShard:
                 continue
             for member in group.members.values():
                 keep_session(turn, member)
-            if len(group.members) > self._config.max_size:
+            if len(group.members) > self._config.max_size or group.is_unsettled:
                 prepare_rebalance(turn, group)
         turn.arm(self._retention_timer, self._config.offsets_retention_check_interval_ms)
         return turn.decision()

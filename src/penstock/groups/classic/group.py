@@ -79,6 +79,11 @@ class ClassicGroup:
         return self.state is GroupState.EMPTY
 
     @property
+    def is_unsettled(self) -> bool:
+        """Written down with the rebalance still to come: it has just ceased to be a consumer group (KIP-848)."""
+        return self.lasting is not None and bool(self.lasting.members) and self.lasting.leader is None
+
+    @property
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 

@@ -99,7 +99,7 @@ def _refuse_for_size(turn: Turn, group: ClassicGroup, join: Join) -> None:
 
 def _join_new(turn: Turn, group: ClassicGroup, join: Join) -> None:
     if join.group_instance_id is not None:
-        member_id = _new_member_id(turn, join.group_instance_id)
+        member_id = new_member_id(turn, join.group_instance_id)
         current = group.static_members.get(join.group_instance_id)
         if current is None:
             _add_member(turn, group, join, member_id)
@@ -108,10 +108,10 @@ def _join_new(turn: Turn, group: ClassicGroup, join: Join) -> None:
     elif join.api_version >= KNOWN_MEMBER_ID_FROM:
         _hand_out_id(turn, group, join)
     else:
-        _add_member(turn, group, join, _new_member_id(turn, join.client_id))
+        _add_member(turn, group, join, new_member_id(turn, join.client_id))
 
 
-def _new_member_id(turn: Turn, prefix: str) -> str:
+def new_member_id(turn: Turn, prefix: str) -> str:
     raw = bytearray(turn.rng.random_bytes(16))
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80
@@ -125,7 +125,7 @@ def _hand_out_id(turn: Turn, group: ClassicGroup, join: Join) -> None:
         turn.answer(join.waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return
     turn.load.pending_members += 1
-    member_id = _new_member_id(turn, join.client_id)
+    member_id = new_member_id(turn, join.client_id)
     timer = group.pending_joins[member_id] = Timer(TimerKind.SESSION, group.group_id, member_id)
     turn.arm(timer, join.session_timeout_ms)
     turn.answer(join.waiter, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))

@@ -5,7 +5,7 @@ owns (as the cooperative protocol does), and syncs to hear what it has. Its gene
 no leader and nobody waits for anybody.
 """
 
-from penstock.groups.classic.join import KNOWN_MEMBER_ID_FROM, Join
+from penstock.groups.classic.join import KNOWN_MEMBER_ID_FROM, Join, new_member_id
 from penstock.groups.config import MigrationPolicy
 from penstock.groups.consumer.checks import check_room, find_member
 from penstock.groups.consumer.group import ConsumerGroup
@@ -19,7 +19,6 @@ from penstock.groups.embedded_protocol import decode_subscription, embedded_vers
 from penstock.groups.group_words import CONSUMER_PROTOCOL_TYPE
 from penstock.metadata.image import MetadataImage
 from penstock.model.errors import ErrorCode, Refusal
-from penstock.model.ids import format_uuid, new_uuid
 from penstock.wire.generated.consumer_protocol import ConsumerProtocolSubscription
 from penstock.wire.generated.heartbeat import HeartbeatRequest
 from penstock.wire.generated.join_group import JoinGroupResponse
@@ -35,7 +34,7 @@ def join_as_classic(turn: Turn, group: ConsumerGroup, join: Join) -> bool:
         return True
     if not join.member_id and join.group_instance_id is None and join.api_version >= KNOWN_MEMBER_ID_FROM:
         # It need not be remembered: a member may come with any id here.
-        member_id = format_uuid(new_uuid(turn.rng.random_bytes))
+        member_id = new_member_id(turn, join.client_id)
         turn.answer(join.waiter, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
         return True
     found = _find(turn, group, join)
@@ -160,13 +159,13 @@ def _shares_protocol(group: ConsumerGroup, join: Join) -> bool:
 def _find(turn: Turn, group: ConsumerGroup, join: Join) -> tuple[ConsumerMember, ConsumerMember | None] | ErrorCode:
     """The member as it is known, and the static member that it takes the place of."""
     if join.group_instance_id is None:
-        member_id = join.member_id or format_uuid(new_uuid(turn.rng.random_bytes))
+        member_id = join.member_id or new_member_id(turn, join.client_id)
         return group.members.get(member_id) or ConsumerMember(member_id), None
     current = group.static_member(join.group_instance_id)
     if join.member_id:
         member = find_member(group, join.member_id, join.group_instance_id)
         return member.code if isinstance(member, Refusal) else (member, None)
-    member_id = format_uuid(new_uuid(turn.rng.random_bytes))
+    member_id = new_member_id(turn, join.group_instance_id)
     if current is None:
         return ConsumerMember(member_id), None
     return current.taken_over_by(member_id), current

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from penstock.groups.consumer.checks import group_not_found, not_a_consumer_group
 from penstock.groups.consumer.group import ConsumerGroup
-from penstock.groups.consumer.member import ConsumerMember
+from penstock.groups.consumer.member import ConsumerMember, held_by
 from penstock.groups.consumer.target import preferred_assignor
 from penstock.metadata.image import MetadataImage
 from penstock.wire.generated.consumer_group_describe import ConsumerGroupDescribeResponse
@@ -36,11 +36,6 @@ def describe_consumer_group(
 def _describe_member(
     group: ConsumerGroup, member: ConsumerMember, image: MetadataImage
 ) -> ConsumerGroupDescribeResponse.Member:
-    # What it is giving up is its own until it says that it did.
-    held: dict[bytes, set[int]] = {}
-    for holdings in (member.assigned, member.revoking):
-        for topic, partitions in holdings.items():
-            held.setdefault(topic, set()).update(partitions)
     return ConsumerGroupDescribeResponse.Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -50,7 +45,7 @@ def _describe_member(
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
         subscribed_topic_regex=member.regex,
-        assignment=_assignment(held, image),
+        assignment=_assignment(held_by(member), image),
         target_assignment=_assignment(group.target_of(member.member_id), image),
         member_type=_CLASSIC_MEMBER if member.uses_classic_protocol else _CONSUMER_MEMBER,
     )

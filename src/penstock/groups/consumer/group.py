@@ -108,6 +108,11 @@ class ConsumerGroup:
         return GroupState.RECONCILING
 
     @property
+    def state_timestamp_ms(self) -> int:
+        """When an empty group became empty; 0 if that is not known. (Kafka does not write it down.)"""
+        return self.target_timestamp_ms
+
+    @property
     def subscribed_topics(self) -> frozenset[str]:
         if self._subscribed_topics is None:
             self._subscribed_topics = subscribed_topics(self.members.values(), self.regexes)

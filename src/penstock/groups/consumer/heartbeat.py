@@ -88,16 +88,18 @@ def heartbeat(turn: Turn, group: ConsumerGroup, beat: Beat, made_by: list[GroupR
         turn.later(None, lambda t: mark_resolved(t, request.group_id))
     else:
         refresh_if_due(turn, group, beat.may_describe)
-    is_full = _is_full(request)
+    # One that is an epoch behind has missed an answer, and maybe with it what it was assigned.
+    tells_all = _is_full(request) or request.member_epoch != old.epoch
 
     def respond(turn: Turn, group: ConsumerGroup, member: ConsumerMember, changed: bool) -> object:
         response = _response(turn, member)
-        if changed or is_full:
+        if changed or tells_all:
             response.assignment = _assignment(member)
         return response
 
     owned = owned_partitions(request)
-    reply = Reply(beat.waiter, new.member_id, owned, update.subscription_changed, update.raised_epoch, respond)
+    waits = update.raised_epoch or request.member_epoch == JOINING_EPOCH
+    reply = Reply(beat.waiter, new.member_id, owned, update.subscription_changed, waits, respond)
     turn.later(beat.waiter, lambda t: go_on_with(t, request.group_id, reply))
 
 

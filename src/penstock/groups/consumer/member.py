@@ -93,6 +93,15 @@ class ConsumerMember(NamedTuple):
         )
 
 
+def held_by(member: ConsumerMember) -> dict[bytes, frozenset[int]]:
+    """All that is its own: also what it is giving up, until it says that it did."""
+    held: dict[bytes, frozenset[int]] = {}
+    for holdings in (member.assigned, member.revoking):
+        for topic, partitions in holdings.items():
+            held[topic] = held.get(topic, frozenset()) | frozenset(partitions)
+    return held
+
+
 class MemberTimers:
     """What a member is waited for with: join and sync are for classic members, rebalance is for the others."""
 

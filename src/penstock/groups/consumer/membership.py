@@ -136,8 +136,8 @@ def remove_members(turn: Turn, group: ConsumerGroup, leaving: Collection[Consume
     metadata_hash = hash_metadata(subscribed_topics(members.values(), regexes), turn.image)
     turn.write(epoch_record(group.group_id, epoch, metadata_hash))
     if not members:
-        # Nobody is left to make a target for it. Without a timestamp the next member need not wait for its own.
-        turn.write(target_epoch_record(group.group_id, epoch, 0))
+        # Nobody is left to make a target for it. When it became empty is what the retention of offsets counts from.
+        turn.write(target_epoch_record(group.group_id, epoch, turn.now.wall_ms))
     turn.later(None, lambda t: _forget_timers(t, group, gone))
     turn.on_refused.append(lambda t: _keep_sessions(t, group, leaving))
 

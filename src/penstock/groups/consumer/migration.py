@@ -16,7 +16,7 @@ from penstock.groups.classic.rebalance import keep_session as keep_classic_sessi
 from penstock.groups.classic.rebalance import prepare_rebalance
 from penstock.groups.config import GroupConfig
 from penstock.groups.consumer.group import INITIAL_EPOCH, ConsumerGroup
-from penstock.groups.consumer.member import ClassicMemberMetadata, ConsumerMember
+from penstock.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, held_by
 from penstock.groups.consumer.membership import remove_members
 from penstock.groups.consumer.records import (
     current_record,
@@ -57,8 +57,10 @@ def plan_upgrade(group: ClassicGroup, config: GroupConfig, image: MetadataImage)
     epoch = max(group.generation, INITIAL_EPOCH)
     members: list[ConsumerMember] = []
     taken: set[tuple[bytes, int]] = set()
+    told = _last_told(group)
     for classic in group.members.values():
-        member = _as_consumer_member(group, classic, epoch, image, taken)
+        assignment = told.get(classic.group_instance_id or classic.member_id, b"")
+        member = _as_consumer_member(group, classic, assignment, epoch, image, taken)
         if isinstance(member, str):
             return _cannot_upgrade(group, member)
         members.append(member)
@@ -78,13 +80,24 @@ def _cannot_upgrade(group: ClassicGroup, why: str) -> Refusal:
     )
 
 
+def _last_told(group: ClassicGroup) -> dict[str, bytes]:
+    """What members may have, by instance or member id: their last written assignment, also in mid-rebalance."""
+    members = group.lasting.members if group.lasting is not None else []
+    return {member.group_instance_id or member.member_id: member.assignment for member in members}
+
+
 def _as_consumer_member(
-    group: ClassicGroup, classic: ClassicMember, epoch: int, image: MetadataImage, taken: set[tuple[bytes, int]]
+    group: ClassicGroup,
+    classic: ClassicMember,
+    assigned_bytes: bytes,
+    epoch: int,
+    image: MetadataImage,
+    taken: set[tuple[bytes, int]],
 ) -> ConsumerMember | str:
     """The member, or why it cannot be one. `taken` keeps a partition from two members, whatever their leader did."""
     metadata = classic.protocols.get(group.protocol_name or "") or next(iter(classic.protocols.values()))
     subscription = decode_subscription(metadata)
-    assignment = decode_assignment(classic.assignment)
+    assignment = decode_assignment(assigned_bytes)
     if subscription is None or assignment is None:
         return "the embedded consumer protocol is malformed"
     if assignment.user_data:
@@ -147,8 +160,7 @@ def remove_or_downgrade(turn: Turn, group: ConsumerGroup, leaving: Collection[Co
     gone = {member.member_id for member in leaving}
     staying = [member for key, member in group.members.items() if key not in gone]
     if can_downgrade(turn, staying):
-        downgrade(turn, group, _as_classic_group(group, staying))
-        turn.later(None, lambda t: _rebalance(t, group.group_id))
+        downgrade(turn, group, staying, rebalances=True)
     else:
         remove_members(turn, group, leaving)
 
@@ -171,25 +183,34 @@ def downgrade_for(turn: Turn, group: ConsumerGroup, replaced: ConsumerMember, jo
     stand_in = replaced._replace(classic=classic_metadata(join.session_timeout_ms, join.protocols))
     if replaced.uses_classic_protocol or not can_downgrade(turn, [*others, stand_in]):
         return False
-    downgrade(turn, group, _as_classic_group(group, [*others, stand_in]))
     subscription = decode_subscription(next(iter(join.protocols.values())))
-    if subscription is None or frozenset(subscription.topics) != replaced.topics or group.epoch > group.target_epoch:
-        turn.later(None, lambda t: _rebalance(t, group.group_id))
+    is_settled = (
+        subscription is not None
+        and frozenset(subscription.topics) == replaced.topics
+        and group.epoch == group.target_epoch
+        and all(_has_its_target(group, member) for member in group.members.values())
+    )
+    downgrade(turn, group, [*others, stand_in], rebalances=not is_settled)
     return True
 
 
-def downgrade(turn: Turn, group: ConsumerGroup, classic: ClassicGroup) -> None:
-    assignments = {
-        member.member_id: encode_assignment(
-            topic_names(group.target_of(member.member_id), turn.image),
-            embedded_version(member.protocols[classic.protocol_name or ""]) or 0,
-        )
-        for member in classic.members.values()
-    }
+def _has_its_target(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    return not member.revoking and _as_target(member) == group.target_of(member.member_id)
+
+
+def downgrade(turn: Turn, group: ConsumerGroup, staying: Collection[ConsumerMember], rebalances: bool) -> None:
+    """The classic group knows what its members have today. That it is to rebalance must not be lost in a crash."""
+    classic = _as_classic_group(group, staying)
+    assignments = {}
+    for member in staying:
+        version = embedded_version(classic.members[member.member_id].protocols[classic.protocol_name or ""])
+        assignments[member.member_id] = encode_assignment(topic_names(held_by(member), turn.image), version or 0)
     turn.records += group.tombstones()
-    turn.write(stable_group_record(classic, assignments, turn.now.wall_ms))
+    turn.write(stable_group_record(classic, assignments, turn.now.wall_ms, is_settled=not rebalances))
     dismiss_parked(turn, group, ErrorCode.REBALANCE_IN_PROGRESS)
     turn.later(None, lambda t: _keep_classic_sessions(t, group.group_id))
+    if rebalances:
+        turn.later(None, lambda t: _rebalance(t, group.group_id))
 
 
 def topic_names(target: Assignment, image: MetadataImage) -> dict[str, list[int]]:

@@ -98,6 +98,7 @@ def finish_refresh(turn: Turn, job: RegexJob) -> None:
         return
     group.refresh_job = None
     group.regexes_checked_ms = turn.now.steady_ms
+    group.regexes_are_stale |= job.failed
     regexes = dict(group.regexes)
     for regex, resolved in job.resolved(turn.now.wall_ms).items():
         known = regexes.get(regex)

@@ -27,7 +27,7 @@ class Reply(NamedTuple):
     member_id: str
     owned: OwnedPartitions
     subscription_changed: bool
-    raised_epoch: bool  # then it is worth its while to wait for the target
+    waits_for_target: bool  # it caused it: better a late answer than one that knows nothing of it
     # The response, from the member and whether what it is assigned has changed.
     respond: Callable[[Turn, ConsumerGroup, ConsumerMember, bool], object]
 
@@ -74,7 +74,7 @@ def go_on_with(turn: Turn, group_id: str, reply: Reply) -> None:
         else:
             group.assignment_job = AssignmentJob(group, spec, assignor)
             turn.jobs.append(group.assignment_job)
-    if epoch < group.epoch and reply.raised_epoch and group.assignment_job is not None:
+    if epoch < group.epoch and reply.waits_for_target and group.assignment_job is not None:
         group.parked.append(Parked(group.epoch, reply))
     else:
         _reconcile(turn, group, member, reply, epoch, target)
@@ -122,7 +122,7 @@ def _may_assign(turn: Turn, group: ConsumerGroup) -> bool:
     if group.assignment_job is not None:
         return False
     interval_ms = turn.config.consumer_assignment_interval_ms
-    if interval_ms == 0 or group.target_timestamp_ms == 0:
+    if interval_ms == 0 or not group.targets:
         return True
     return turn.now.wall_ms >= group.target_timestamp_ms + interval_ms
 
