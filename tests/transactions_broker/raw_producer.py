@@ -1,7 +1,7 @@
 """A transactional producer made of single requests, so that a test can stop anywhere between two of them.
 
-`version` is the transaction version: 1 adds partitions and offsets before it sends them, 2 leaves that to the broker and
-takes a new epoch with each end.
+`version` is the transaction version: 1 adds partitions and offsets before it sends them, 2 leaves that to the broker
+and takes a new epoch with each end.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""A restart in every state of a transaction: open, decided with none or some of its markers, ended, kept for later."""
+"""A restart in every state of a transaction: open, decided with none or some of its markers, ended, kept prepared."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -202,11 +202,11 @@ def test_prepared_for_a_coordinator_outside(broker: Broker) -> None:
 
 
 def test_two_phase_commit_is_off_until_asked_for() -> None:
-    with Broker({**SETTINGS, "transaction.two.phase.commit.enable": "false"}) as broker:
-        with RawProducer(broker.bootstrap, "two-phase") as producer:
-            assert producer.init(two_phase=True) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            assert producer.init(keep=True) is ErrorCode.NONE, "there is nothing to keep"
-            assert producer.ongoing == (-1, -1)
+    settings = {**SETTINGS, "transaction.two.phase.commit.enable": "false"}
+    with Broker(settings) as broker, RawProducer(broker.bootstrap, "two-phase") as producer:
+        assert producer.init(two_phase=True) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert producer.init(keep=True) is ErrorCode.NONE, "there is nothing to keep"
+        assert producer.ongoing == (-1, -1)
 
 
 def test_an_open_transaction_whose_topic_is_deleted(broker: Broker, producer: RawProducer) -> None:

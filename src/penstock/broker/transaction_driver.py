@@ -28,7 +28,7 @@ from penstock.model.ids import TopicPartition
 from penstock.model.ports import Clock
 from penstock.transactions.config import TransactionConfig
 from penstock.transactions.connections import NO_CONNECTION
-from penstock.transactions.decision import Decision, Now
+from penstock.transactions.decision import Decision, Now, WriteMarkers
 from penstock.transactions.shard import TransactionShard
 from penstock.transactions.state import Identity
 from penstock.wire.generated.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -80,7 +80,7 @@ class TransactionService:
         self._open_partition = open_partition
         self._producer_ids = producer_ids
         self.markers = markers
-        self._sender = MarkerSender(markers, self._now)
+        self._sender = MarkerSender(markers, self._marker_written)
         self._config = transaction_config(settings())
         self._leadership = CoordinatorLeadership("transactions", node_id, self._load, self._on_ready)
         self._topic: TopicImage | None = None
@@ -248,6 +248,11 @@ class TransactionService:
         led.apply(decide(led.shard, waiter, now), now)
         self._schedule(led)
         return waiter
+
+    def _marker_written(self, led: LedTransactions, order: WriteMarkers, where: TopicPartition) -> None:
+        now = self._now()
+        led.apply(led.shard.decide_markers_written(order, (where,), now), now)
+        self._schedule(led)
 
     # -- loading ----------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ids import TopicPartition
 from penstock.model.ports import Clock
 from penstock.replication.partition import Partition
-from penstock.transactions.decision import Now, WriteMarkers
+from penstock.transactions.decision import WriteMarkers
 from penstock.transactions.state import CLIENT_VERSION_2
 
 log = logging.getLogger("penstock.transactions")
@@ -116,9 +116,12 @@ def check_marker(partition: Partition, marker: EndMarker) -> Refusal | None:
 class MarkerSender:
     """Carries out the orders of all shards."""
 
-    def __init__(self, target: MarkerTarget, now: Callable[[], Now]) -> None:
+    def __init__(
+        self, target: MarkerTarget, report: Callable[[LedTransactions, WriteMarkers, TopicPartition], None]
+    ) -> None:
+        """`report` is called once for each partition of an order, unless its shard is closed."""
         self._target = target
-        self._now = now
+        self._report = report
         self._retries: set[asyncio.TimerHandle] = set()
 
     def carry_out(self, led: LedTransactions, order: WriteMarkers) -> None:
@@ -151,7 +154,7 @@ class MarkerSender:
         elif error is not ErrorCode.NONE and error not in _GONE:
             self._retry(led, order, where, attempts + 1, error)
             return
-        led.markers_written(order, (where,), self._now())
+        self._report(led, order, where)
 
     def _retry(
         self, led: LedTransactions, order: WriteMarkers, where: TopicPartition, attempts: int, error: ErrorCode

@@ -7,13 +7,12 @@ alone and is answered at once.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock.broker.coordinator_batches import encode_batches
 from penstock.broker.group_partition import CoordinatorPartition
 from penstock.model.errors import ErrorCode, Refusal
-from penstock.model.ids import TopicPartition
 from penstock.transactions.claims import error_for_append
 from penstock.transactions.decision import Answer, Decision, Now, WriteMarkers
 from penstock.transactions.shard import TransactionShard
@@ -74,10 +73,6 @@ class LedTransactions:
             return
         self._in_flight.append(_InFlight(end_offset, now.steady_ms + COMMIT_TIMEOUT_MS, decision))
         self._partition.when_committed(end_offset, lambda error: self._commit_told(end_offset, error))
-
-    def markers_written(self, order: WriteMarkers, partitions: Iterable[TopicPartition], now: Now) -> None:
-        if not self.closed:
-            self.apply(self.shard.decide_markers_written(order, partitions, now), now)
 
     def close(self, error: ErrorCode) -> None:
         """Led here no longer, or not to be trusted: everybody who waits is told, and nothing else happens."""

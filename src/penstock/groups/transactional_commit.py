@@ -16,12 +16,6 @@ RequestPartition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
 ResponseTopic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 ResponsePartition = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 
-# What clients below version 6 understand. (KIP-1319)
-_OLD_ERRORS = {
-    ErrorCode.STALE_MEMBER_EPOCH: ErrorCode.ILLEGAL_GENERATION,
-    ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION,
-}
-
 
 def commit_transactional_offsets(
     turn: Turn, group: Group | None, request: TxnOffsetCommitRequest, waiter: Waiter
@@ -31,7 +25,7 @@ def commit_transactional_offsets(
     committer = Committer(request.member_id, request.group_instance_id, epoch, 0, is_transactional=True)
     check = check_committer(group, committer)
     if isinstance(check, ErrorCode):
-        turn.answer(waiter, _OLD_ERRORS.get(check, check))
+        turn.answer(waiter, check)
         return
     response = TxnOffsetCommitResponse()
     for topic in request.topics:
@@ -39,7 +33,7 @@ def commit_transactional_offsets(
         for each in topic.partitions:
             error = check(topic.topic_id, each.partition_index)
             if error:
-                results.append(ResponsePartition(each.partition_index, _OLD_ERRORS.get(error, error)))
+                results.append(ResponsePartition(each.partition_index, error))
             else:
                 results.append(_commit_partition(turn, request.group_id, topic, each))
         response.topics.append(ResponseTopic(topic.name, topic.topic_id, results))

@@ -1,5 +1,6 @@
 """TxnOffsetCommit (key 28), versions 0–6: v3 generation and member (KIP-447), v4 TRANSACTION_ABORTABLE, v5 the broker
-adds the group's partition to the transaction (transaction version 2, KIP-890), v6 topics by id.
+adds the group's partition to the transaction (transaction version 2, KIP-890), v6 topics by id and errors of their own
+for an unknown group and a stale member epoch (KIP-1319).
 
 Below version 5 the partition must have been added before (AddOffsetsToTxn).
 """
@@ -25,6 +26,8 @@ _LOADING_KNOWN_FROM = 2
 _ABORTABLE_FROM = 4
 _IMPLICIT_ADD_FROM = 5
 _TOPIC_IDS_FROM = 6
+_GROUP_ERRORS_FROM = 6
+_GROUP_ERRORS = (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
 async def handle(
@@ -41,7 +44,10 @@ async def handle(
         return TxnOffsetCommitResponse(topics=refused)
     answer = await _commit(broker, context, request)
     if isinstance(answer, ErrorCode):
-        answer = _refused(request.topics, _for_version(answer, context.api_version))
+        answer = _refused(request.topics, answer)
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            partition.error_code = _for_version(ErrorCode(partition.error_code), context.api_version)
     return _merged(refused, answer)
 
 
@@ -61,6 +67,8 @@ async def _commit(
 
 
 def _for_version(error: ErrorCode, api_version: int) -> ErrorCode:
+    if error in _GROUP_ERRORS and api_version < _GROUP_ERRORS_FROM:
+        return ErrorCode.ILLEGAL_GENERATION
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.INVALID_TXN_STATE and api_version >= _ABORTABLE_FROM:
