@@ -1,6 +1,6 @@
 """TxnOffsetCommit (key 28), versions 0–6: v3 generation and member (KIP-447), v4 TRANSACTION_ABORTABLE, v5 the broker
-adds the group's partition to the transaction (transaction version 2, KIP-890), v6 topics by id and errors of their own
-for an unknown group and a stale member epoch (KIP-1319).
+adds the group's partition to the transaction (transaction version 2, KIP-890), v6 topics by id and errors of
+their own for an unknown group and a stale member epoch (KIP-1319).
 
 Below version 5 the partition must have been added before (AddOffsetsToTxn).
 """
