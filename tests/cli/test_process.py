@@ -114,6 +114,8 @@ def test_ctrl_c_is_clean(broker: Broker) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        # A test run in the background of a shell hands an ignored SIGINT down to its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert consume.stdout is not None
     assert consume.stdout.readline() == b"hello\n"

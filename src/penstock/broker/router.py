@@ -20,6 +20,7 @@ from penstock.security.verdicts import ANONYMOUS
 from penstock.wire import served
 from penstock.wire.apis import API_TABLE, Api
 from penstock.wire.errors import WireError
+from penstock.wire.primitives import DECODE_FAULTS, skip_tagged_fields
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -91,6 +92,9 @@ class Router:
             self._dispatch(connection, state, context, frame, position)
         except (WireError, struct.error) as error:
             connection.abort(f"sent a malformed request ({error})")
+        except Exception:  # the edge: a bug on the hot path costs its connection, not the broker
+            log.exception("request from %s:%s failed", connection.peer_host, connection.peer_port)
+            connection.abort("made a request that the broker failed to handle; see the traceback above")
 
     # -- header -------------------------------------------------------------------------------------------------
 
@@ -214,6 +218,7 @@ def _skip_tagged_fields(frame: memoryview, position: int) -> int:
     """Header version 2 ends with tagged fields; no client sends any yet, so one zero byte is the rule."""
     if position < len(frame) and frame[position] == 0:
         return position + 1
-    from penstock.wire.primitives import skip_tagged_fields
-
-    return skip_tagged_fields(frame, position)
+    try:
+        return skip_tagged_fields(frame, position)
+    except DECODE_FAULTS as fault:
+        raise WireError(f"the tagged fields of the header are malformed: {fault}") from fault
