@@ -27,7 +27,7 @@ def aborted_transactions(log: "PartitionLog", start_offset: int, end_offset: int
         end_offset = min(end_offset, segments[at + 1].base_offset)
     found: list[tuple[int, int]] = []
     for segment in segments[at:]:
-        for entry in _entries(log, segment):
+        for entry in aborted_entries(log, segment):
             if entry.last_offset >= start_offset and entry.first_offset < end_offset:
                 found.append((entry.producer_id, entry.first_offset))
             if entry.last_stable_offset >= end_offset:
@@ -37,7 +37,7 @@ def aborted_transactions(log: "PartitionLog", start_offset: int, end_offset: int
 
 def note_aborted(log: "PartitionLog", segment: "Segment", entry: AbortedTransaction) -> None:
     """Adds an entry. On a full disk the whole index is written with the next sync that finds room."""
-    entries = _entries(log, segment)
+    entries = aborted_entries(log, segment)
     entries.append(entry)
     name = f"{segment.base_offset:020d}.txnindex"
     try:
@@ -51,7 +51,8 @@ def note_aborted(log: "PartitionLog", segment: "Segment", entry: AbortedTransact
     log.add_small_file(name, encode_aborted(entries))
 
 
-def _entries(log: "PartitionLog", segment: "Segment") -> list[AbortedTransaction]:
+def aborted_entries(log: "PartitionLog", segment: "Segment") -> list[AbortedTransaction]:
+    """All entries of a segment. Loop-safe (a small read when nobody has looked before)."""
     if segment.aborted is None:
         path = segment.path + ".txnindex"
         disk = log.directory.disk

@@ -5,14 +5,16 @@ has recovered it. A directory that is only too full refuses appends and recovers
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from penstock.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
@@ -45,9 +47,11 @@ class LogDirectory:
         "_doomed",
         "_load_locks",
         "_loop",
+        "_swap_lock",
         "_written",
         "cache",
         "checkpoints_urgent",
+        "cleaned_offsets",
         "clock",
         "commit",
         "deletions",
@@ -62,6 +66,7 @@ class LogDirectory:
         "path",
         "recovery_points",
         "refusal",
+        "swaps",
         "was_clean",
     )
 
@@ -79,6 +84,11 @@ class LogDirectory:
         """As read at start, like the next two; a log takes its entries when it is loaded."""
         self.log_start_offsets: dict[str, int] = {}
         self.high_watermarks: dict[str, int] = {}
+        self.cleaned_offsets: dict[str, int] = {}
+        """How far each log was compacted, by directory name; there for every log that ever was."""
+        self.swaps = 0
+        """Counts segments replaced by compaction."""
+        self._swap_lock = threading.Lock()
         self.was_clean = False
         """The last shutdown was clean: logs need no recovery."""
         self.failure: OSError | None = None
@@ -109,6 +119,8 @@ class LogDirectory:
         self.recovery_points = dict(read_offsets(self.disk, f"{self.path}/{RECOVERY_POINT_FILE}"))
         self.log_start_offsets = dict(read_offsets(self.disk, f"{self.path}/{LOG_START_OFFSET_FILE}"))
         self.high_watermarks = dict(read_offsets(self.disk, f"{self.path}/{HIGH_WATERMARK_FILE}"))
+        cleaned = read_offsets(self.disk, f"{self.path}/{CLEANER_OFFSET_FILE}")
+        self.cleaned_offsets = {name: offset for name, offset in cleaned.items() if name in self.on_disk}
         self._doomed = [f"{self.path}/{name}" for name in names if name.endswith("-delete")]
 
     def _create(self) -> None:
@@ -160,6 +172,23 @@ class LogDirectory:
         self.recovery_points.pop(name, None)
         self.log_start_offsets.pop(name, None)
         self.high_watermarks.pop(name, None)
+
+    @contextlib.contextmanager
+    def swapping(self) -> Iterator[None]:
+        """On the loop, while compaction replaces segments: whoever reads in the pool looks again afterwards."""
+        with self._swap_lock:
+            self.swaps += 1
+            yield
+
+    def swaps_so_far(self) -> int:
+        """For the pool; waits while a swap is under way."""
+        with self._swap_lock:
+            return self.swaps
+
+    def lower_cleaned_offset(self, name: str, offset: int) -> None:
+        """The log was truncated: what comes there now was not compacted."""
+        if self.cleaned_offsets.get(name, offset) > offset:
+            self.cleaned_offsets[name] = offset
 
     def load_lock(self, name: str) -> threading.Lock:
         return self._load_locks[hash(name) % _LOAD_LOCKS]
@@ -241,6 +270,11 @@ class LogDirectory:
                 if log.is_loaded and log.log_start_offset > 0:
                     offsets[name] = log.log_start_offset
             self._write(LOG_START_OFFSET_FILE, offsets)
+
+    def write_cleaned_offsets(self) -> None:
+        """Blocking. How far each log was compacted."""
+        with self._checkpoint_lock:
+            self._write(CLEANER_OFFSET_FILE, dict(self.cleaned_offsets))
 
     def write_clean_shutdown(self) -> None:
         """Blocking. Everything is synced: the next start may skip recovery."""

@@ -4,7 +4,7 @@ Works on the segments as they were when it began; a segment deleted meanwhile st
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.log.errors import CorruptSegment
 from penstock.log.reading import find_batch
@@ -18,21 +18,29 @@ if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
 
 
+T = TypeVar("T")
+
+
 class RecordPlace(NamedTuple):
     timestamp: int
     offset: int
     leader_epoch: int
 
 
-def look_up(log: "PartitionLog", find: Callable[[], RecordPlace | None]) -> RecordPlace | None:
-    """Runs a search again when segments went away under it, by retention or truncation."""
+def look_up(log: "PartitionLog", find: Callable[[], T]) -> T:
+    """In the pool: runs a search again when segments went away or were replaced under it."""
+    directory = log.directory
     while True:
+        swaps = directory.swaps_so_far()
         segments = log.segments
         try:
-            return find()
+            found = find()
         except (FileNotFoundError, CorruptSegment, CorruptBatch):
-            if log.segments is segments:
+            if log.segments is segments and directory.swaps == swaps:
                 raise
+        else:
+            if directory.swaps == swaps:
+                return found
 
 
 def find_by_timestamp(log: "PartitionLog", timestamp: int) -> RecordPlace | None:

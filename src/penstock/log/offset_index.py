@@ -56,12 +56,13 @@ def encode_entries(offsets: "array[int]", positions: "array[int]") -> bytes:
 class IndexCache:
     """Decoded index files, least recently used out first. Used from the loop and from the pool."""
 
-    __slots__ = ("_bytes", "_capacity_bytes", "_disk", "_entries", "_lock")
+    __slots__ = ("_bytes", "_capacity_bytes", "_disk", "_entries", "_forgotten", "_lock")
 
     def __init__(self, disk: Disk, capacity_bytes: int = 32 << 20) -> None:
         self._disk = disk
         self._capacity_bytes = capacity_bytes
         self._bytes = 0
+        self._forgotten = 0
         self._entries: OrderedDict[str, OffsetEntries] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -72,6 +73,7 @@ class IndexCache:
             if entries is not None:
                 self._entries.move_to_end(path)
                 return entries
+            forgotten = self._forgotten
         try:
             file = self._disk.open(path, writable=False)
         except FileNotFoundError:
@@ -79,6 +81,8 @@ class IndexCache:
         entries = decode_entries(file.read_at(0, file.size()))
         file.close()
         with self._lock:
+            if forgotten != self._forgotten:  # the file may have been replaced since it was read
+                return entries
             self.__forget(path)
             self._entries[path] = entries
             self._bytes += len(entries.offsets) * ENTRY_BYTES
@@ -97,6 +101,7 @@ class IndexCache:
 
     def forget(self, path: str) -> None:
         with self._lock:
+            self._forgotten += 1
             self.__forget(path)
 
     def __forget(self, path: str) -> None:

@@ -248,7 +248,7 @@ class PartitionLog:
             return empty_span(offset)
         try:
             return self._plan_read(offset, max_bytes, end_offset, min_one_batch)
-        except CorruptSegment as fault:
+        except (CorruptSegment, FileNotFoundError) as fault:
             _LOGGER.error("%s: %s", self.name, fault)
             return ErrorCode.KAFKA_STORAGE_ERROR
         except OSError as error:
@@ -288,7 +288,8 @@ class PartitionLog:
 
     def read_bytes(self, offset: int, max_bytes: int, end_offset: int | None = None) -> bytes | ErrorCode:
         """Blocking. Whole batches from `offset` on; empty at the end of the log."""
-        span = self.read(offset, max_bytes, self.end_offset if end_offset is None else end_offset)
+        end = self.end_offset if end_offset is None else end_offset
+        span = look_up(self, lambda: self.read(offset, max_bytes, end))
         return span.read() if isinstance(span, FileSpan) else span
 
     def find_by_timestamp(self, timestamp: int) -> RecordPlace | None:

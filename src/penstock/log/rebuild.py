@@ -29,10 +29,13 @@ def rebuild_segment(
     disk: Disk,
     cache: IndexCache,
     config: LogConfig,
+    *,
+    dense: bool,
 ) -> SegmentScan:
     """Walks the segment's batches up to the first bad one and rebuilds its indexes, epochs and producers from them.
 
-    The segment is left as an active one; the file is not changed. The scan says where and why it ended.
+    The segment is left as an active one; the file is not changed. The scan says where and why it ended. `dense`: the
+    log was never compacted, so there are no gaps between offsets.
     """
     for suffix in (".index", ".timeindex", ".txnindex"):
         with contextlib.suppress(FileNotFoundError):
@@ -40,7 +43,7 @@ def rebuild_segment(
     cache.forget(segment.path + ".index")
     segment.become_active()
     file = disk.open(segment.path + ".log", writable=False)
-    scan = SegmentScan(file, segment.size_bytes, next_offset, epoch=epochs.latest, dense=not config.is_compacted)
+    scan = SegmentScan(file, segment.size_bytes, next_offset, epoch=epochs.latest, dense=dense)
     for batch in scan:
         header = batch.header
         if batch.position == 0:

@@ -20,6 +20,7 @@ from penstock.log.checkpoints import (
     read_whole,
     write_atomically,
 )
+from penstock.log.compaction.swap import finish_swaps
 from penstock.log.deletion import DELETED_SUFFIX, SEGMENT_SUFFIXES
 from penstock.log.epochs import LeaderEpochs
 from penstock.log.errors import CorruptSegment
@@ -136,6 +137,7 @@ def _find_segments(log: "PartitionLog", start_offset: int) -> list[Segment]:
     """The segments on disk, in order, without leftovers of interrupted work and without what lies below the start."""
     disk = log.directory.disk
     path = log.path
+    finish_swaps(disk, path)
     names = []
     for name in disk.list_dir(path):
         if name.endswith(_TEMPORARY_SUFFIXES):
@@ -238,6 +240,7 @@ class _Recovery:
         if epochs is None:
             self.recovery_point = 0  # walk everything to learn the epochs again
         self.epochs = epochs or LeaderEpochs()
+        self.dense = not log.config.is_compacted and log.name not in log.directory.cleaned_offsets
 
     def run(self) -> LoadedLog:
         first = self._first_to_walk()
@@ -281,8 +284,9 @@ class _Recovery:
     def _rebuild_indexes(self, segment: Segment) -> SegmentScan:
         cache = self.log.directory.cache
         scan = rebuild_segment(
-            segment, segment.base_offset, LeaderEpochs(), ProducerStates(), self.disk, cache, self.log.config
-        )
+            segment, segment.base_offset, LeaderEpochs(), ProducerStates(), self.disk, cache, self.log.config,
+            dense=self.dense,
+        )  # fmt: skip
         segment.flush_indexes(self.disk, cache, complete=True)
         segment.become_closed()
         self._sync_files(segment)
@@ -310,8 +314,9 @@ class _Recovery:
                 break
             self._write_snapshot(segment, producers)
             scan = rebuild_segment(
-                segment, next_offset, self.epochs, producers, self.disk, directory.cache, self.log.config
-            )
+                segment, next_offset, self.epochs, producers, self.disk, directory.cache, self.log.config,
+                dense=self.dense,
+            )  # fmt: skip
             next_offset = scan.next_offset
             if scan.fault is not None:
                 if index + 1 < len(self.segments) and self.segments[index + 1].base_offset <= self.recovery_point:

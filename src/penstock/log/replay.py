@@ -34,6 +34,8 @@ def replay_batch(
 def _replay_marker(
     header: BatchHeader, data: Buffer, pos: int, producers: ProducerStates
 ) -> CompletedTransaction | None:
+    if header.record_count == 0:
+        return None  # all that compaction has left of a marker
     record = read_records(data, pos)[0]
     if record.key is None or len(record.key) < _MARKER_KEY.size:
         raise CorruptBatch(f"control batch at offset {header.base_offset} has no type")

@@ -110,6 +110,7 @@ class LogStore:
         self._logs.pop((log.topic, log.partition), None)
         directory = log.directory
         directory.logs.pop(log.name, None)
+        directory.cleaned_offsets.pop(log.name, None)
         found = log.name in directory.on_disk
         directory.forget_found(log.name)
         had_files = found or (log.is_loaded and log.has_files)

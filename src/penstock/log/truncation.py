@@ -55,6 +55,7 @@ def truncate_log(log: "PartitionLog", offset: int) -> None:
     if not log.producers.truncate(end_offset):
         log.producers = rebuild_producers(log.directory.disk, log.path, log.segments, end_offset)
     log.high_watermark = min(log.high_watermark, end_offset)
+    log.directory.lower_cleaned_offset(log.name, end_offset)
     _LOGGER.info("%s truncated to offset %d", log.name, end_offset)
 
 
@@ -72,6 +73,7 @@ def truncate_fully(log: "PartitionLog", offset: int) -> None:
     log.log_start_offset = log.local_log_start_offset = log.end_offset = offset
     log.synced_end_offset = offset
     log.high_watermark = offset
+    log.directory.lower_cleaned_offset(log.name, offset)
     log.leader_epochs.clear()
     log.producers.clear()
     _remove_snapshots_above(log, -1)
