@@ -59,7 +59,9 @@ class Jvm:
         stdin.write(json.dumps({"op": op, **arguments}).encode() + b"\n")
         stdin.flush()
         line = stdout.readline()
-        assert line, f"the JVM ended; its log is {self.log_path}"
+        if not line:
+            tail = self.log_path.read_text(errors="replace")[-2000:]
+            raise RuntimeError(f"the JVM ended with {self._process.wait(30)}: {tail}")
         answer: dict[str, Any] = json.loads(line)
         if "failure" in answer:
             raise JavaFailure(answer["trace"])

@@ -22,6 +22,8 @@ HEARTBEAT_MS = 100
 SESSION_TIMEOUT_MS = 10_000
 REBALANCE_SECONDS = 30.0
 POLL_MS = 50
+# kafka-python forgets its assignment when a poll times out while it joins (seen with 3.0.12, also against Kafka).
+KAFKA_PYTHON_POLL_MS = 2000
 
 
 class Membership(NamedTuple):
@@ -183,7 +185,11 @@ class KafkaPythonMember(_ThreadMember):
         try:
             consumer.subscribe([m.topic], listener=_Listener(self._assigned, self._taken))
             while not self._ending.is_set():
-                polled = consumer.poll(timeout_ms=POLL_MS)
+                try:
+                    polled = consumer.poll(timeout_ms=KAFKA_PYTHON_POLL_MS)
+                except kafka.errors.KafkaConnectionError:
+                    self._ending.wait(POLL_MS / 1000)  # it gives up at once while the broker is away
+                    continue
                 self._receive(record.value for records in polled.values() for record in records)
                 if polled:
                     consumer.commit_async()
@@ -233,6 +239,7 @@ class JavaMember:
     def __init__(self, membership: Membership, jvm: Jvm) -> None:
         self._jvm = jvm
         self._name = f"member-{id(self)}"
+        self._received: list[bytes] = []
         assignors = {"range": "RangeAssignor", "cooperative-sticky": "CooperativeStickyAssignor"}
         config = {
             "group.id": membership.group,
@@ -250,7 +257,12 @@ class JavaMember:
         )
 
     def _state(self) -> dict[str, Any]:
-        return self._jvm.call("member_state", name=self._name)
+        """What it received comes in portions."""
+        while True:
+            state = self._jvm.call("member_state", name=self._name, since=len(self._received))
+            self._received += [from_base64(value) or b"" for value in state["received"]]
+            if not state["received"]:
+                return state
 
     def owned(self) -> set[int]:
         return set(self._state()["owned"])
@@ -259,7 +271,8 @@ class JavaMember:
         return list(self._state()["revoked"])
 
     def received(self) -> list[bytes]:
-        return [from_base64(value) or b"" for value in self._state()["received"]]
+        self._state()
+        return list(self._received)
 
     def error(self) -> str | None:
         error: str | None = self._state()["error"]

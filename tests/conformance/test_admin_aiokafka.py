@@ -60,7 +60,7 @@ async def _lacks(names: Awaitable[list[str]], name: str) -> bool:
 
 
 def test_configs(bootstrap: str, new_topic: NewTopicFunction) -> None:
-    topic = new_topic()
+    topic = new_topic(retention_ms="")
 
     async def retention(admin: AIOKafkaAdminClient) -> str:
         [answer] = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])

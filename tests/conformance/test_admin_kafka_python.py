@@ -61,7 +61,7 @@ def test_describe_topic_partitions_in_pages(kafka_admin: KafkaAdminClient, new_t
 
 
 def test_alter_configs_both_ways(kafka_admin: KafkaAdminClient, new_topic: NewTopicFunction) -> None:
-    topic = new_topic(segment_bytes="3000000")
+    topic = new_topic(segment_bytes="3000000", retention_ms="")
     overrides = {"retention.ms": "1000000"}
     kafka_admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, overrides)])
     expected = {"segment.bytes": "3000000", "retention.ms": "1000000"}

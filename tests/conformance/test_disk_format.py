@@ -26,7 +26,7 @@ def data_dir(broker_process: Callable[..., BrokerProcess]) -> Path:
     """The directory of a stopped broker that has done a bit of everything."""
     broker = broker_process(group_initial_rebalance_delay_ms="0")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    small = {"segment.bytes": str(1024 * 1024), "index.interval.bytes": "1024"}
+    small = {"segment.bytes": str(1024 * 1024), "index.interval.bytes": "1024", "retention.ms": "-1"}
     admin.create_topics([NewTopic("events", 2, 1, config=small)])["events"].result(30)
     noise = random.Random(3)
     for number in range(ROUNDS):

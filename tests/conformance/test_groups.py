@@ -187,7 +187,9 @@ def test_a_group_resumes_where_another_library_committed(
             producer.produce(topic, value)
         assert producer.flush(30) == 0
         member = join(membership)
-        eventually(lambda m=member, b=batch: m.received() == b, 30, message=f"{join} did not resume")
+        eventually(member.received, 30, message=f"{join} received nothing: owns {member.owned()}, {member.error()}")
+        eventually(lambda m=member: len(m.received()) >= 20, 30)
+        assert member.received() == batch
         end = 20 * (number + 1)
         eventually(lambda e=end: _committed(bootstrap, new_group, topic) == e, 30)
         member.stop()

@@ -36,13 +36,14 @@ class Writer:
 
     name = ""
 
-    def __init__(self, bootstrap: str, topic: str, partition: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, partition: int, in_flight: int = IN_FLIGHT) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self.partition = partition
         self.acknowledged: list[Acknowledged] = []
         self.failures: list[str] = []
-        self._room = threading.Semaphore(IN_FLIGHT)
+        self._in_flight = in_flight
+        self._room = threading.Semaphore(in_flight)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run_guarded, name=f"writer {self.name}", daemon=True)
         self._thread.start()
@@ -146,7 +147,7 @@ class AiokafkaWriter(Writer):
             request_timeout_ms=GIVE_UP_MS,
             retry_backoff_ms=20,
         )
-        room = asyncio.Semaphore(IN_FLIGHT)
+        room = asyncio.Semaphore(self._in_flight)
         under_way: set[asyncio.Task[None]] = set()
         async with producer:
             number = 0

@@ -18,6 +18,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /** Members of consumer groups, each on a thread of its own, that report what they own, lost and received. */
 final class Members {
+    private static final int MAX_TOLD = 10_000;
     private static final Map<String, Member> MEMBERS = new HashMap<>();
 
     private Members() {}
@@ -29,7 +30,7 @@ final class Members {
     }
 
     static void state(JsonNode command, ObjectNode answer) {
-        MEMBERS.get(command.get("name").asText()).report(answer);
+        MEMBERS.get(command.get("name").asText()).report(answer, command.get("since").asInt());
     }
 
     static void stop(JsonNode command) throws InterruptedException {
@@ -91,13 +92,14 @@ final class Members {
             partitions.forEach(p -> revoked.add(p.partition()));
         }
 
-        synchronized void report(ObjectNode answer) {
+        /** What it received is told from number `since` on, and not all at once: it may be a lot. */
+        synchronized void report(ObjectNode answer, int since) {
             ArrayNode partitions = answer.putArray("owned");
             owned.forEach(partitions::add);
             ArrayNode lost = answer.putArray("revoked");
             revoked.forEach(lost::add);
             ArrayNode values = answer.putArray("received");
-            received.forEach(values::add);
+            received.subList(since, Math.min(received.size(), since + MAX_TOLD)).forEach(values::add);
             answer.put("error", failure);
         }
 
