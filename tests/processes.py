@@ -124,6 +124,12 @@ class BrokerProcess:
         output = subprocess.run(["ps", "-o", "rss=", "-p", str(self.pid)], capture_output=True, check=True).stdout
         return int(output) * 1024
 
+    def peak_rss_bytes(self) -> int:
+        """The largest resident size so far, where the system tells it; else the size now."""
+        status = Path(f"/proc/{self.pid}/status")
+        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+        return int(found[1]) * 1024 if found else self.rss_bytes()
+
     def __enter__(self) -> Self:
         return self.start()
 
