@@ -415,6 +415,8 @@ class PartitionLog:
             return
         if plan.generation != self.generation:
             plan.discard_snapshots(self.directory.disk)
+            for segment in plan.closed:
+                segment.dirty = segment.dirty and segment is self.active
             return
         self._epochs_written = max(self._epochs_written, plan.epochs_version)
         for segment, size, _ in plan.segments:
@@ -475,6 +477,7 @@ class PartitionLog:
 
     def add_closed(self, segment: Segment) -> None:
         """Sync this segment and its indexes with the next sync."""
+        segment.dirty = True
         self._closed_unsynced = [*(self._closed_unsynced or ()), segment]
 
     def forget_closed(self, segment: Segment) -> None:

@@ -55,7 +55,7 @@ class Segment:
         self.created_ms = created_ms
         self.file: DiskFile | None = None
         self.dirty = False
-        """Holds bytes that are not on stable storage."""
+        """Holds bytes, or is closed and has indexes, that are not on stable storage."""
         self.used = False
         """Used since the open-file clock last passed."""
         self.marks: dict[int, int] | None = None

@@ -136,7 +136,7 @@ class Cleaner:
         now_ms = self._clock.now_ms()
         dirt = measure_dirt(log, candidate.stable_end_offset, now_ms)
         if not wants_compaction(log, dirt):
-            plan = plan_tombstone_round(log, self._due_tombstones(log, now_ms), now_ms)
+            plan = plan_tombstone_round(log, dirt, self._due_tombstones(log, now_ms), now_ms)
             if plan is not None:
                 await self._run_round(log, plan)
             return

@@ -53,7 +53,7 @@ def scan_batch(batch: ScannedBatch) -> ScannedKeys | None:
 class DirtyScan:
     """Finds the last record of each key from the first dirty offset on, as far as memory reaches."""
 
-    __slots__ = ("_aborted", "_disk", "_plan", "covered_end_offset", "keys", "records_read")
+    __slots__ = ("_aborted", "_disk", "_plan", "covered_end_offset", "keys", "last_of_unsettled", "records_read")
 
     def __init__(self, disk: Disk, plan: RoundPlan, aborted: AbortedRanges) -> None:
         self._disk = disk
@@ -62,6 +62,8 @@ class DirtyScan:
         self.keys = DirtyKeys(plan.buffer_bytes, plan.end_offset - plan.first_dirty_offset)
         self.covered_end_offset = plan.first_dirty_offset
         """Below it everything was looked at. The end of a segment, unless one segment alone is too much."""
+        self.last_of_unsettled: dict[int, int] = {}
+        """Last offset of the last batch of each unsettled producer that has one here."""
         self.records_read = 0
 
     def steps(self) -> Iterator[int]:
@@ -80,6 +82,8 @@ class DirtyScan:
             header = batch.header
             if header.last_offset < plan.first_dirty_offset:
                 continue
+            if header.producer_id in plan.unsettled_producers and not header.is_control:
+                self.last_of_unsettled[header.producer_id] = header.last_offset
             count = 0 if header.is_control else header.record_count
             if not keys.has_room(count) and len(keys.fates):
                 yield from self._make_room()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
     from penstock.log.segment import Segment
 
-MIN_BUFFER_BYTES = 1 << 20
+_NO_KEYS_BUFFER_BYTES = 1 << 20
 
 
 class Dirt(NamedTuple):
@@ -32,6 +32,8 @@ class Dirt(NamedTuple):
     dirty_bytes: int
     is_overdue: bool
     """A record has waited longer than `max.compaction.lag.ms`."""
+    settled_end_offset: int
+    """Below it everything is committed and on stable storage."""
 
     @property
     def ratio(self) -> float:
@@ -63,6 +65,9 @@ class RoundPlan(msgspec.Struct, frozen=True, kw_only=True):
     active_aborted: list[AbortedTransaction]
     """What the transaction index of the active segment holds."""
     producers: dict[int, ProducerPlan]
+    """Active producers whose last batch lies below the end."""
+    unsettled_producers: set[int]
+    """Active producers whose last batch may yet be lost: what they wrote before it must tell their state then."""
     first_dirty_offset: int
     now_ms: int
     delete_retention_ms: int
@@ -92,13 +97,13 @@ def measure_dirt(log: "PartitionLog", stable_end_offset: int, now_ms: int) -> Di
         if segment_end <= first_dirty:
             clean_bytes += segment.size_bytes
             continue
-        may_grow = may_grow and segment_end <= limit and not _is_too_young(log, segment, now_ms)
+        may_grow = may_grow and segment_end <= limit and not segment.dirty and not _is_too_young(log, segment, now_ms)
         if may_grow:
             dirty_bytes += segment.size_bytes
             end_offset = segment_end
         if config.max_compaction_lag_ms < MAX_LONG and not is_overdue:
             is_overdue = 0 <= first_timestamp(log, segment) < now_ms - config.max_compaction_lag_ms
-    return Dirt(first_dirty, end_offset, clean_bytes, dirty_bytes, is_overdue and dirty_bytes > 0)
+    return Dirt(first_dirty, end_offset, clean_bytes, dirty_bytes, is_overdue and dirty_bytes > 0, limit)
 
 
 def wants_compaction(log: "PartitionLog", dirt: Dirt) -> bool:
@@ -107,23 +112,19 @@ def wants_compaction(log: "PartitionLog", dirt: Dirt) -> bool:
 
 def plan_round(log: "PartitionLog", dirt: Dirt, now_ms: int, buffer_bytes: int) -> RoundPlan:
     """Loop-safe (a small read of the active segment's transaction index)."""
-    closed = closed_segments(log)
-    return _round_plan(
-        log, [s for s in closed if s[1] <= dirt.end_offset], dirt.first_dirty_offset, now_ms, buffer_bytes
-    )
+    return _round_plan(log, [s for s in closed_segments(log) if s[1] <= dirt.end_offset], dirt, now_ms, buffer_bytes)
 
 
-def plan_tombstone_round(log: "PartitionLog", bases: frozenset[int], now_ms: int) -> RoundPlan | None:
+def plan_tombstone_round(log: "PartitionLog", dirt: Dirt, bases: frozenset[int], now_ms: int) -> RoundPlan | None:
     """A round over the clean segments that start at `bases`; None when they are gone."""
-    first_dirty = _first_dirty_offset(log)
-    chosen = [s for s in closed_segments(log) if s[0].base_offset in bases and s[1] <= first_dirty]
-    return _round_plan(log, chosen, first_dirty, now_ms, MIN_BUFFER_BYTES, only_tombstones=True) if chosen else None
+    chosen = [s for s in closed_segments(log) if s[0].base_offset in bases and s[1] <= dirt.first_dirty_offset]
+    return _round_plan(log, chosen, dirt, now_ms, _NO_KEYS_BUFFER_BYTES, only_tombstones=True) if chosen else None
 
 
 def _round_plan(
     log: "PartitionLog",
     segments: list[tuple["Segment", int]],
-    first_dirty_offset: int,
+    dirt: Dirt,
     now_ms: int,
     buffer_bytes: int,
     *,
@@ -142,13 +143,18 @@ def _round_plan(
             for producer_id, entry in log.producers.items()
             if entry.last_offset == NO_OFFSET or entry.last_offset < end_offset
         },
-        first_dirty_offset=first_dirty_offset,
+        unsettled_producers={
+            producer_id
+            for producer_id, entry in log.producers.items()
+            if entry.last_offset == NO_OFFSET or entry.last_offset >= dirt.settled_end_offset
+        },
+        first_dirty_offset=dirt.first_dirty_offset,
         now_ms=now_ms,
         delete_retention_ms=config.delete_retention_ms,
         segment_bytes=config.segment_bytes,
         segment_index_bytes=config.segment_index_bytes,
         index_interval_bytes=config.index_interval_bytes,
-        buffer_bytes=max(buffer_bytes, MIN_BUFFER_BYTES),
+        buffer_bytes=buffer_bytes,
         only_tombstones=only_tombstones,
     )
 

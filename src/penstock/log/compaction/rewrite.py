@@ -56,6 +56,7 @@ class GroupRewrite:
         fates: Fates,
         aborted: AbortedRanges,
         observed: ObservedTransactions,
+        last_of_unsettled: dict[int, int],
     ) -> None:
         self._disk = disk
         self._plan = plan
@@ -63,6 +64,7 @@ class GroupRewrite:
         self._fates = fates
         self._aborted = aborted
         self._observed = observed
+        self._last_of_unsettled = last_of_unsettled
         self._out = CleanedFile(disk, plan.path, group[0].base_offset, plan.index_interval_bytes)
         self.last_horizon_ms: int | None = None
         """When the last of the tombstones that stayed may go."""
@@ -117,7 +119,10 @@ class GroupRewrite:
         return rewrite_marker(batch, now_ms + self._plan.delete_retention_ms)
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
-        """Its sequence number, or for want of records its epoch, is known from this batch alone."""
+        """Its sequence number, or for want of records its epoch, may have to be told from this batch alone."""
+        if header.producer_id in self._plan.unsettled_producers and not header.is_control:
+            # Of those without a batch in the dirty section nearly nothing is left by earlier rounds.
+            return self._last_of_unsettled.get(header.producer_id, header.last_offset) == header.last_offset
         producer = self._plan.producers.get(header.producer_id)
         if producer is None:
             return False

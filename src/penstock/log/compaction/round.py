@@ -49,6 +49,7 @@ class Round:
         self._observed = ObservedTransactions()
         self._aborted: AbortedRanges
         self._fates: Fates
+        self._last_of_unsettled: dict[int, int]
         self.scanned: Scanned
         self.rewritten: Rewritten
 
@@ -59,7 +60,9 @@ class Round:
         dirty = DirtyScan(self._disk, plan, aborted)
         yield from dirty.steps()
         covered = dirty.covered_end_offset
+        self._last_of_unsettled = dirty.last_of_unsettled
         clean = CleanScan(self._disk, plan, aborted, dirty.keys)
+        yield from clean.fill()  # from here on it reads ahead of the rewrite, never behind a swap
         self._fates = Fates(clean, dirty.keys, plan.first_dirty_offset, covered)
         self._groups = self._group([segment for segment in plan.segments if segment.base_offset < covered])
         self.scanned = Scanned(
@@ -72,7 +75,9 @@ class Round:
     def rewrite(self, number: int) -> Iterator[int]:
         """Yields costs in bytes; afterwards `rewritten` tells the result."""
         group = self._groups[number]
-        rewrite = GroupRewrite(self._disk, self._plan, group, self._fates, self._aborted, self._observed)
+        rewrite = GroupRewrite(
+            self._disk, self._plan, group, self._fates, self._aborted, self._observed, self._last_of_unsettled
+        )
         yield from rewrite.steps()
         self.rewritten = Rewritten(
             bases=[segment.base_offset for segment in group],
