@@ -53,6 +53,7 @@ public final class Driver {
             case "tool" -> Tools.run(command, answer);
             case "produce" -> Records.produce(command, answer);
             case "consume" -> Records.consume(command, answer);
+            case "transaction" -> Transactions.run(command, answer);
             case "member_start" -> Members.start(command);
             case "member_state" -> Members.state(command, answer);
             case "member_stop" -> Members.stop(command);
