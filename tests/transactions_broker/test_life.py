@@ -6,6 +6,8 @@ import pytest
 
 from penstock.model.errors import ErrorCode
 from penstock.testing import Broker
+from penstock.wire.generated.end_txn import EndTxnRequest
+from penstock.wire.generated.list_transactions import ListTransactionsRequest
 from tests.transactions_broker.raw_producer import (
     RawProducer,
     all_values,
@@ -140,3 +142,43 @@ def test_many_transactions_in_a_row(broker: Broker, topic: str, producer: RawPro
         producer.send(topic, value)
         producer.commit()
     eventually(lambda: committed_values(broker.bootstrap, topic) == expected)
+
+
+def test_an_end_that_arrives_late_does_not_end_the_next_transaction(broker: Broker, topic: str) -> None:
+    """Version 1: it got stuck on a connection that its client gave up. (docs/transactions.md)"""
+    name = broker.unused_topic_name("id")
+    with RawProducer(broker.bootstrap, name, 1) as stuck, RawProducer(broker.bootstrap, name, 1) as client:
+        stuck.init()
+        stuck.send(topic, b"first")
+        client.producer_id, client.epoch = stuck.producer_id, stuck.epoch
+        client.commit()  # over the new connection
+        assert client.add(topic, 1) == [0]
+        assert client.send_unasked(topic, b"second", partition=1) is ErrorCode.NONE
+        late = EndTxnRequest(name, stuck.producer_id, stuck.epoch, False)
+        assert stuck.connection.call(late, 3).error_code == ErrorCode.NOT_COORDINATOR
+        client.commit()
+    eventually(lambda: committed_values(broker.bootstrap, topic, 1) == [b"second"])
+    assert committed_values(broker.bootstrap, topic) == [b"first"]
+
+
+def test_transactional_ids_that_nobody_uses_are_forgotten() -> None:
+    settings = {
+        "transactional.id.expiration.ms": "200",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "50",
+    }
+    with Broker(settings) as broker, RawProducer(broker.bootstrap, "idle") as idle:
+        idle.init()
+        with RawProducer(broker.bootstrap, "busy") as busy:
+            busy.init()
+            busy.send(broker.create_topic("t"), b"open")
+
+            def listed() -> list[str]:
+                answer = busy.connection.call(ListTransactionsRequest(), 2)
+                return [each.transactional_id for each in answer.transaction_states]
+
+            eventually(lambda: listed() == ["busy"], message="an open transaction is in use")
+            assert idle.end(True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            broker.restart()
+        with RawProducer(broker.bootstrap, "idle") as again:
+            assert again.init() is ErrorCode.NONE
+            assert again.producer_id != idle.producer_id
