@@ -25,12 +25,14 @@ from penstock.node.node import Node, event_loop_factory
 
 T = TypeVar("T")
 
-# Tests want speed and no waiting for members that will not come; data need not outlive the power.
+# Tests want speed and no waiting for members that will not come; data need not outlive the power; and records with
+# made-up timestamps of long ago are not to vanish when retention comes by.
 _DEFAULTS = {
     "flush.mode": "os",
     "metadata.log.flush": "false",
     "group.initial.rebalance.delay.ms": "0",
     "log.dir.max.usage": "1",
+    "log.retention.hours": "-1",
 }
 
 
