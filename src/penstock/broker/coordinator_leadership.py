@@ -59,7 +59,7 @@ class _Slot(Generic[LedT]):
 class CoordinatorLeadership(Generic[LedT]):
     """Changed only on the event loop."""
 
-    def __init__(self, what: str, node_id: int, load: Load[LedT], on_ready: Callable[[LedT], None]) -> None:
+    def __init__(self, what: str, node_id: int, load: Load[LedT], on_ready: Callable[[int, LedT], None]) -> None:
         """`what` the shards hold, for the log. `on_ready` is called with each shard once it is found here."""
         self._what = what
         self._node_id = node_id
@@ -150,13 +150,17 @@ class CoordinatorLeadership(Generic[LedT]):
         slot.led = self.active[slot.index] = led
         slot.failures = 0
         slot.settled.set()
-        self._on_ready(led)
+        self._on_ready(slot.index, led)
 
     def _lost(self, slot: _Slot[LedT], error: ErrorCode) -> None:
         """What this shard appended will never be committed: it starts over from the log."""
         log.warning("%s of partition %d start over: %s", self._what, slot.index, error.message)
-        self._close_shard(slot, error)
+        self._close_shard(slot, self._client_error(error))
         self._wait_and_reload(slot)
+
+    def _client_error(self, error: ErrorCode) -> ErrorCode:
+        """What a lost append means to the coordinator's clients."""
+        return error
 
     def _close_shard(self, slot: _Slot[LedT], error: ErrorCode) -> None:
         led, slot.led = slot.led, None

@@ -7,6 +7,7 @@ until their marker is read, and then count by their place in the log; those with
 
 from itertools import islice
 
+from penstock.broker.coordinator_leadership import LoadFailed
 from penstock.broker.group_partition import CoordinatorPartition
 from penstock.groups.shard import GroupShard
 from penstock.model.errors import ErrorCode
@@ -16,10 +17,6 @@ from penstock.records.reader import Record, read_records
 from penstock.wire.records import decode_group_record
 
 _REPLAY_STEP = 5_000
-
-
-class LoadFailed(Exception):
-    """The log could not be read; its message says why."""
 
 
 class ShardLoader:

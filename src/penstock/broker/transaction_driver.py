@@ -277,7 +277,7 @@ class TransactionService:
             )
         return LedTransactions(shard, partition, self._sender.carry_out, on_lost)
 
-    def _on_ready(self, led: LedTransactions) -> None:
+    def _on_ready(self, index: int, led: LedTransactions) -> None:
         now = self._now()
         led.apply(led.shard.finish_load(now), now)
         self._schedule(led)
