@@ -5,6 +5,8 @@ delta, so that every record keeps its offset. A batch with tombstones gets its d
 compacted: attribute bit 6 is set and the base timestamp becomes the time from which they may go. (KIP-534)
 """
 
+from itertools import compress
+
 from penstock.log.compaction.dirty_scan import payload_of
 from penstock.log.compaction.latest import SUPERSEDED, TOMBSTONE, VALUE
 from penstock.log.compaction.record_scan import RecordBounds, append_rebased, scan_bounds
@@ -22,7 +24,7 @@ from penstock.records.batch import (
     BatchHeader,
     patch_crc,
 )
-from penstock.records.compression import compress
+from penstock.records.compression import compress as compress_payload
 
 _KEEP_TOMBSTONES = bytes.maketrans(bytes([TOMBSTONE]), bytes([VALUE]))
 _DROP_TOMBSTONES = bytes.maketrans(bytes([TOMBSTONE]), bytes([SUPERSEDED]))
@@ -70,8 +72,9 @@ def _rebuild(batch: ScannedBatch, fates: bytes, horizon_ms: int | None) -> bytea
     else:
         base_timestamp, attributes = horizon_ms, header.attributes | DELETE_HORIZON_BIT
         body = _rebased(header, payload, fates, bounds, horizon_ms)
-    return _assemble(header, compress(header.codec, body) if header.codec else body, attributes, base_timestamp,
-                     _max_timestamp(header, fates, bounds), fates.count(VALUE))  # fmt: skip
+    max_timestamp = _max_timestamp(header, fates, bounds)
+    body = compress_payload(header.codec, body) if header.codec else body
+    return _assemble(header, body, attributes, base_timestamp, max_timestamp, fates.count(VALUE))
 
 
 def _kept_runs(payload: bytes, fates: bytes, bounds: RecordBounds) -> bytes:
@@ -101,8 +104,7 @@ def _rebased(header: BatchHeader, payload: bytes, fates: bytes, bounds: RecordBo
 def _max_timestamp(header: BatchHeader, fates: bytes, bounds: RecordBounds) -> int:
     if header.timestamp_type == LOG_APPEND_TIME:
         return header.max_timestamp
-    deltas = [delta for number, delta in enumerate(bounds.timestamp_deltas) if fates[number] == VALUE]
-    return header.base_timestamp + max(deltas)
+    return header.base_timestamp + max(compress(bounds.timestamp_deltas, fates))
 
 
 def _assemble(
