@@ -14,10 +14,15 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.conformance.clients import Aiokafka, Client, Confluent, Java, KafkaPython, Kcat
 from tests.conformance.java import Jvm
+from tests.conformance.members import Member
 from tests.processes import BrokerProcess
 from tests.waiting import eventually
 
-SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.heartbeat.interval.ms": "500",
+}
 CLIENT_NAMES = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "java")
 NewTopicFunction = Callable[..., str]
 
@@ -97,3 +102,19 @@ def get_client(request: pytest.FixtureRequest) -> Callable[[str], Client]:
 @pytest.fixture(params=CLIENT_NAMES)
 def client(request: pytest.FixtureRequest, get_client: Callable[[str], Client]) -> Client:
     return get_client(request.param)
+
+
+@pytest.fixture
+def running() -> Iterator[Callable[[Member], Member]]:
+    """Keeps track of members so that none outlives its test."""
+    members: list[Member] = []
+
+    def keep(member: Member) -> Member:
+        members.append(member)
+        return member
+
+    yield keep
+    for member in members:
+        member.end_soon()
+    for member in members:
+        member.stop()

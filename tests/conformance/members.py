@@ -25,6 +25,11 @@ POLL_MS = 50
 # kafka-python forgets its assignment when a poll times out while it joins (seen with 3.0.12, also against Kafka).
 KAFKA_PYTHON_POLL_MS = 2000
 
+JAVA_ASSIGNORS = {
+    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+}
+
 
 class Membership(NamedTuple):
     bootstrap: str
@@ -33,6 +38,7 @@ class Membership(NamedTuple):
     strategy: str = "range"
     instance_id: str | None = None
     session_timeout_ms: int = SESSION_TIMEOUT_MS
+    protocol: str = "classic"  # or "consumer" (KIP-848): the broker sets the times and makes the assignment
 
 
 class Member(Protocol):
@@ -45,6 +51,9 @@ class Member(Protocol):
     def received(self) -> list[bytes]: ...
 
     def error(self) -> str | None: ...
+
+    def end_soon(self) -> None:
+        """Tells it to end, and does not wait."""
 
     def stop(self) -> None:
         """Closes the consumer: it leaves the group, unless it is a static member."""
@@ -101,6 +110,9 @@ class _ThreadMember:
     def error(self) -> str | None:
         return self._error
 
+    def end_soon(self) -> None:
+        self._ending.set()
+
     def stop(self) -> None:
         self._ending.set()
         self._thread.join(REBALANCE_SECONDS)
@@ -113,13 +125,17 @@ class ConfluentMember(_ThreadMember):
         config: dict[str, Any] = {
             "bootstrap.servers": m.bootstrap,
             "group.id": m.group,
-            "partition.assignment.strategy": m.strategy,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
-            "session.timeout.ms": m.session_timeout_ms,
+            "group.protocol": m.protocol,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "fetch.wait.max.ms": POLL_MS,
         }
+        if m.protocol == "consumer":
+            config["group.remote.assignor"] = m.strategy
+        else:
+            config["partition.assignment.strategy"] = m.strategy
+            config["heartbeat.interval.ms"] = HEARTBEAT_MS
+            config["session.timeout.ms"] = m.session_timeout_ms
         if m.instance_id is not None:
             config["group.instance.id"] = m.instance_id
         consumer = confluent_kafka.Consumer(config)
@@ -150,7 +166,15 @@ class ConfluentMember(_ThreadMember):
                 polled += 1
             wait_seconds = 0
         if polled:
-            consumer.commit(asynchronous=True)
+            self._commit(consumer)
+
+    @staticmethod
+    def _commit(consumer: confluent_kafka.Consumer) -> None:
+        """Waits for the answer: commits sent without end would hold up the heartbeats behind them."""
+        try:
+            consumer.commit(asynchronous=False)
+        except confluent_kafka.KafkaException:
+            return  # a rebalance or a restart came between: the records come again
 
 
 class _Listener(kafka.ConsumerRebalanceListener, aiokafka.ConsumerRebalanceListener):
@@ -192,9 +216,16 @@ class KafkaPythonMember(_ThreadMember):
                     continue
                 self._receive(record.value for records in polled.values() for record in records)
                 if polled:
-                    consumer.commit_async()
+                    self._commit(consumer)
         finally:
             consumer.close()
+
+    @staticmethod
+    def _commit(consumer: kafka.KafkaConsumer) -> None:
+        try:
+            consumer.commit(timeout_ms=5000)
+        except kafka.errors.KafkaError:
+            return  # a rebalance or a restart came between: the records come again
 
 
 class AiokafkaMember(_ThreadMember):
@@ -230,9 +261,8 @@ class AiokafkaMember(_ThreadMember):
     async def _commit(consumer: aiokafka.AIOKafkaConsumer) -> None:
         try:
             await consumer.commit()
-        except (aiokafka.errors.CommitFailedError, aiokafka.errors.IllegalStateError):
-            # A rebalance came between poll and commit; the next owner reads these records again.
-            return
+        except aiokafka.errors.KafkaError:
+            return  # a rebalance or a restart came between: the records come again
 
 
 class JavaMember:
@@ -240,16 +270,19 @@ class JavaMember:
         self._jvm = jvm
         self._name = f"member-{id(self)}"
         self._received: list[bytes] = []
-        assignors = {"range": "RangeAssignor", "cooperative-sticky": "CooperativeStickyAssignor"}
         config = {
             "group.id": membership.group,
-            "partition.assignment.strategy": f"org.apache.kafka.clients.consumer.{assignors[membership.strategy]}",
-            "heartbeat.interval.ms": HEARTBEAT_MS,
-            "session.timeout.ms": membership.session_timeout_ms,
+            "group.protocol": membership.protocol,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": "false",
             "fetch.max.wait.ms": POLL_MS,
         }
+        if membership.protocol == "consumer":
+            config["group.remote.assignor"] = membership.strategy
+        else:
+            config["partition.assignment.strategy"] = JAVA_ASSIGNORS[membership.strategy]
+            config["heartbeat.interval.ms"] = HEARTBEAT_MS
+            config["session.timeout.ms"] = membership.session_timeout_ms
         if membership.instance_id is not None:
             config["group.instance.id"] = membership.instance_id
         jvm.call(
@@ -278,6 +311,9 @@ class JavaMember:
         error: str | None = self._state()["error"]
         return error
 
+    def end_soon(self) -> None:
+        """The JVM takes one command at a time; `stop` is quick."""
+
     def stop(self) -> None:
         self._jvm.call("member_stop", name=self._name)
 
@@ -297,3 +333,7 @@ def wait_until_shared(members: list[Member], partitions: int) -> None:
         eventually(is_shared, REBALANCE_SECONDS, interval=0.05)
     except AssertionError as error:
         raise AssertionError(f"{error}: {[(type(m).__name__, m.owned(), m.error()) for m in members]}") from None
+
+
+def received_by(members: list[Member]) -> set[bytes]:
+    return {value for member in members for value in member.received()}

@@ -1,13 +1,12 @@
 """Consumer groups: members of different libraries share one group, rebalance, resume and stay fenced."""
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 
 import confluent_kafka
 import pytest
 
 from tests.conformance.conftest import NewTopicFunction
+from tests.conformance.feed import Feed
 from tests.conformance.java import Jvm
 from tests.conformance.members import (
     AiokafkaMember,
@@ -16,6 +15,7 @@ from tests.conformance.members import (
     KafkaPythonMember,
     Member,
     Membership,
+    received_by,
     wait_until_shared,
 )
 from tests.waiting import eventually
@@ -23,59 +23,12 @@ from tests.waiting import eventually
 PARTITIONS = 6
 
 
-class Feed:
-    """Writes numbered records, round robin over the partitions, until it is told to stop."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
-        self._topic = topic
-        self._ending = threading.Event()
-        self.acknowledged: list[bytes] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _delivered(self, error: object, message: confluent_kafka.Message) -> None:
-        if error is None:
-            self.acknowledged.append(message.value())
-
-    def _run(self) -> None:
-        number = 0
-        while not self._ending.wait(0.002):
-            self._producer.produce(
-                self._topic, b"%06d" % number, partition=number % PARTITIONS, on_delivery=self._delivered
-            )
-            self._producer.poll(0)
-            number += 1
-
-    def stop(self) -> set[bytes]:
-        self._ending.set()
-        self._thread.join(30)
-        assert self._producer.flush(30) == 0
-        return set(self.acknowledged)
-
-
-@pytest.fixture
-def running() -> Iterator[Callable[[Member], Member]]:
-    """Keeps track of members so that none outlives its test."""
-    with ExitStack() as members:
-
-        def keep(member: Member) -> Member:
-            members.callback(member.stop)
-            return member
-
-        yield keep
-
-
-def received_by(members: list[Member]) -> set[bytes]:
-    return {value for member in members for value in member.received()}
-
-
 @pytest.mark.java
 def test_four_libraries_share_one_group(
     bootstrap: str, new_topic: NewTopicFunction, new_group: str, jvm: Jvm, running: Callable[[Member], Member]
 ) -> None:
     membership = Membership(bootstrap, new_group, new_topic(PARTITIONS))
-    feed = Feed(bootstrap, membership.topic)
+    feed = Feed(bootstrap, membership.topic, PARTITIONS)
     joins: list[Callable[[], Member]] = [
         lambda: ConfluentMember(membership),
         lambda: KafkaPythonMember(membership),
@@ -117,7 +70,7 @@ def test_cooperative_members_keep_what_they_may_keep(
     bootstrap: str, new_topic: NewTopicFunction, new_group: str, jvm: Jvm, running: Callable[[Member], Member]
 ) -> None:
     membership = Membership(bootstrap, new_group, new_topic(PARTITIONS), strategy="cooperative-sticky")
-    feed = Feed(bootstrap, membership.topic)
+    feed = Feed(bootstrap, membership.topic, PARTITIONS)
     members = [running(ConfluentMember(membership))]
     wait_until_shared(members, PARTITIONS)
     members.append(running(ConfluentMember(membership)))
