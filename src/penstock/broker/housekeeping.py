@@ -1,4 +1,4 @@
-"""What happens by the clock: retention, checkpoints, disk usage, forgotten producers, hints for lost clients.
+"""What happens by the clock: retention, compaction, checkpoints, disk usage, forgotten producers, lost clients.
 
 Each chore runs by itself at its own interval. A chore that fails with a fault of the disk has failed that directory
 already; it is logged and the others go on.
@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from penstock.broker.compaction import Compaction
 from penstock.log.checkpoints import parse_directory_name
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _PARTITIONS_PER_TURN = 20
 class Housekeeping:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        self.compaction = Compaction(broker)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -34,6 +36,7 @@ class Housekeeping:
             self.apply_retention,
             first_ms=settings.log_initial_task_delay_ms,
         )
+        self._every(lambda: self._broker.settings.log_cleaner_backoff_ms, self.compact_logs)
         self._every(lambda: self._broker.settings.producer_id_expiration_check_interval_ms, self.expire_producers)
         self._every(lambda: int(_REACHABILITY_INTERVAL_S * 1000), self.look_for_lost_clients)
 
@@ -87,6 +90,9 @@ class Housekeeping:
                 found = parse_directory_name(name)
                 if found is not None and name not in directory.logs:
                     await broker.partitions.open(*found)
+
+    async def compact_logs(self) -> None:
+        await self.compaction.run()
 
     async def expire_producers(self) -> None:
         now_ms = self._broker.clock.now_ms()

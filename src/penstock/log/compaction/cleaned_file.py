@@ -1,4 +1,4 @@
-"""Writing a compacted segment: the log file and its indexes, all under names that end in `.cleaned`.
+"""Writing a compacted segment: the log file and its indexes, all under names that end in `.<tag>.cleaned`.
 
 Everything is synced, and so are the names, before anybody hears of the segment.
 """
@@ -26,6 +26,8 @@ class CleanedSegment(msgspec.Struct, frozen=True, kw_only=True):
     """A compacted segment on disk, and the segments it stands for."""
 
     base_offset: int
+    cleaned_suffix: str
+    """What the names of its files end in until they are swapped in."""
     old_bases: list[int]
     size_bytes: int
     first_timestamp: int
@@ -37,8 +39,9 @@ class CleanedSegment(msgspec.Struct, frozen=True, kw_only=True):
 class CleanedFile:
     """Blocking. Batches go in, in order; `finish` makes them a segment."""
 
-    def __init__(self, disk: Disk, path: str, base_offset: int, index_interval_bytes: int) -> None:
+    def __init__(self, disk: Disk, path: str, base_offset: int, tag: str, index_interval_bytes: int) -> None:
         self._disk = disk
+        self._suffix = f".{tag}{CLEANED_SUFFIX}"
         self._directory = path
         self._path = f"{path}/{base_offset:020d}"
         self._interval = index_interval_bytes
@@ -60,7 +63,7 @@ class CleanedFile:
         return self._file is not None
 
     def start(self) -> None:
-        self._file = self._disk.open(f"{self._path}.log{CLEANED_SUFFIX}", create=True)
+        self._file = self._disk.open(f"{self._path}.log{self._suffix}", create=True)
         self._file.truncate(0)
 
     def note(self, size: int, last_offset: int, max_timestamp: int) -> None:
@@ -120,6 +123,7 @@ class CleanedFile:
         self._disk.sync_dir(self._directory)
         return CleanedSegment(
             base_offset=self._base_offset,
+            cleaned_suffix=self._suffix,
             old_bases=old_bases,
             size_bytes=self.size_bytes,
             first_timestamp=self.first_timestamp,
@@ -129,7 +133,7 @@ class CleanedFile:
         )
 
     def _write_index(self, suffix: str, content: bytes) -> None:
-        file = self._disk.open(self._path + suffix + CLEANED_SUFFIX, create=True)
+        file = self._disk.open(self._path + suffix + self._suffix, create=True)
         file.truncate(0)
         if content:
             file.write_at(0, (content,))

@@ -49,6 +49,10 @@ class Candidate(NamedTuple):
     """Its last stable offset: nothing at or above it may be compacted."""
 
 
+class RoundLost(Exception):
+    """Whoever carried out the round is gone; the message says how."""
+
+
 class _Overtaken(Exception):
     """The log is no longer what the round was planned for."""
 
@@ -117,6 +121,8 @@ class Cleaner:
             await self._compact(candidate, buffer_bytes)
         except _Overtaken:
             _LOGGER.info("compaction of %s was overtaken and is given up for now", log.name)
+        except RoundLost as loss:
+            _LOGGER.warning("compaction of %s is tried again later: %s", log.name, loss)
         except CorruptSegment as fault:
             self._damaged.add(log)
             _LOGGER.error("%s is not compacted any more: %s", log.name, fault)

@@ -58,6 +58,8 @@ class RoundPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One round over one log. Plain data: it may be sent to another process."""
 
     path: str
+    tag: str
+    """Part of the names of the round's files: what is left of an older one is never taken for them."""
     segments: list[SegmentPlan]
     """All closed segments from the start of the log up to the end of what may be compacted."""
     later_bases: list[int]
@@ -82,6 +84,10 @@ class RoundPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def end_offset(self) -> int:
         return self.segments[-1].end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
 
 
 def measure_dirt(log: "PartitionLog", stable_end_offset: int, now_ms: int) -> Dirt:
@@ -135,6 +141,7 @@ def _round_plan(
     assert log.active is not None
     return RoundPlan(
         path=log.path,
+        tag=f"{log.directory.clock.now_ms():x}",
         segments=[SegmentPlan(segment.base_offset, end, segment.size_bytes) for segment, end in segments],
         later_bases=[s.base_offset for s in log.segments[:-1] if s.base_offset >= end_offset],
         active_aborted=list(aborted_entries(log, log.active)),

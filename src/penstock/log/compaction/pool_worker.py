@@ -1,7 +1,7 @@
 """A round in steps in the pool: the loop is free between them, and the throttle makes its pauses.
 
-Every step holds the interpreter for a few milliseconds, so this is for small logs and for disks that live in memory;
-big logs are given to a process of their own where there is one.
+A step holds the interpreter for a few milliseconds, so this is for small logs and for disks that live in memory; big
+logs are given to a process of their own (`worker`).
 """
 
 import asyncio
@@ -10,9 +10,10 @@ from concurrent.futures import Executor
 
 from penstock.log.compaction.plan import RoundPlan
 from penstock.log.compaction.round import Rewritten, Round, Scanned
+from penstock.log.compaction.throttle import Throttle, advance
 from penstock.model.ports import Disk
 
-_STEP_BYTES = 256 << 10
+_STEP_BYTES = 128 << 10
 
 
 class PoolWorker:
@@ -21,7 +22,8 @@ class PoolWorker:
     def __init__(self, disk: Disk, plan: RoundPlan, pool: Executor | None, max_bytes_per_second: float) -> None:
         self._round = Round(disk, plan)
         self._pool = pool
-        self._max_bytes_per_second = max_bytes_per_second
+        self._loop = asyncio.get_running_loop()
+        self._throttle = Throttle(max_bytes_per_second, self._loop.time())
 
     async def scan(self) -> Scanned:
         await self._drive(self._round.scan())
@@ -35,20 +37,8 @@ class PoolWorker:
         """Nothing to do: files close with their last reference."""
 
     async def _drive(self, steps: Iterator[int]) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            started = loop.time()
-            cost, has_more = await loop.run_in_executor(self._pool, _advance, steps)
-            if not has_more:
-                return
-            await asyncio.sleep(max(0.0, cost / self._max_bytes_per_second - (loop.time() - started)))
-
-
-def _advance(steps: Iterator[int]) -> tuple[int, bool]:
-    """What a piece of work cost in bytes, and whether there is more."""
-    done = 0
-    for cost in steps:
-        done += cost
-        if done >= _STEP_BYTES:
-            return done, True
-    return done, False
+        loop = self._loop
+        has_more = True
+        while has_more:
+            cost, has_more = await loop.run_in_executor(self._pool, advance, steps, _STEP_BYTES)
+            await asyncio.sleep(self._throttle.pause_s(cost, loop.time()))

@@ -65,7 +65,7 @@ class GroupRewrite:
         self._aborted = aborted
         self._observed = observed
         self._last_of_unsettled = last_of_unsettled
-        self._out = CleanedFile(disk, plan.path, group[0].base_offset, plan.index_interval_bytes)
+        self._out = CleanedFile(disk, plan.path, group[0].base_offset, plan.tag, plan.index_interval_bytes)
         self.last_horizon_ms: int | None = None
         """When the last of the tombstones that stayed may go."""
         self.result: CleanedSegment | None = None

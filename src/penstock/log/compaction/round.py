@@ -21,14 +21,14 @@ MAX_GROUP_SEGMENTS = 64
 """Swapping a group in renames a file for each of its segments, on the loop."""
 
 
-class Scanned(msgspec.Struct, frozen=True, kw_only=True):
+class Scanned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     covered_end_offset: int
     groups: int
     unique_keys: int
     records_read: int
 
 
-class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
+class Rewritten(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What became of a group."""
 
     bases: list[int]

@@ -12,7 +12,7 @@ Readers on the loop see all or nothing of a swap. Readers in the pool look again
 import contextlib
 from typing import TYPE_CHECKING
 
-from penstock.log.compaction.cleaned_file import CLEANED_SUFFIX, INDEX_SUFFIXES, SWAP_SUFFIX, CleanedSegment
+from penstock.log.compaction.cleaned_file import INDEX_SUFFIXES, SWAP_SUFFIX, CleanedSegment
 from penstock.log.errors import CorruptSegment
 from penstock.log.scan import SegmentScan
 from penstock.log.segment import Segment
@@ -56,7 +56,7 @@ def _as_segment(log: "PartitionLog", cleaned: CleanedSegment) -> Segment:
 def _rename_files(disk: Disk, path: str, cleaned: CleanedSegment) -> None:
     suffixes = [*(INDEX_SUFFIXES if cleaned.has_txn_index else INDEX_SUFFIXES[:2]), ".log"]
     for suffix in suffixes:
-        disk.rename(path + suffix + CLEANED_SUFFIX, path + suffix + SWAP_SUFFIX)
+        disk.rename(path + suffix + cleaned.cleaned_suffix, path + suffix + SWAP_SUFFIX)
     directory = path.rpartition("/")[0]
     for base in cleaned.old_bases[1:]:
         old = f"{directory}/{base:020d}.log"

@@ -20,6 +20,7 @@ from penstock.model.units import parse_bytes, parse_millis
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
+DOUBLE_MAX = 1.7976931348623157e308
 
 Value = bool | int | float | str | tuple[str, ...] | None
 Raw = Value | list[Any]

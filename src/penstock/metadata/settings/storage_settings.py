@@ -5,6 +5,7 @@ from typing import Annotated
 from penstock.metadata.settings.connection_settings import MIB, PeerSettings
 from penstock.metadata.settings.setting import (
     CLUSTER_WIDE,
+    DOUBLE_MAX,
     LONG_MAX,
     Bool,
     Double,
@@ -14,7 +15,6 @@ from penstock.metadata.settings.setting import (
     Text,
 )
 
-_NO_COMPACTION = "logs are not compacted yet; a topic with cleanup.policy=compact keeps every record"
 _NO_JITTER = "segments roll at the exact age; one broker has no herd to spread"
 _ONE_SNAPSHOT = "everything in front of the newest snapshot is deleted at once"
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
@@ -137,7 +137,7 @@ class StorageSettings(PeerSettings, frozen=True, kw_only=True):
     log_cleanup_policy: Annotated[
         tuple[str, ...],
         List(
-            "What happens to old data: delete, compact (accepted; logs are not compacted yet), or both.",
+            "What happens to old data: delete it, compact it (of each key the last record stays), or both.",
             choices=("compact", "delete"),
             update=CLUSTER_WIDE,
         ),
@@ -217,52 +217,72 @@ class StorageSettings(PeerSettings, frozen=True, kw_only=True):
         int, Int("Level when the broker compresses with zstd.", at_least=-131_072, at_most=22, update=CLUSTER_WIDE)
     ] = 3
 
-    log_cleaner_enable: Annotated[bool, Bool("Run compaction.", no_effect=_NO_COMPACTION)] = True
+    log_cleaner_enable: Annotated[bool, Bool("Compact logs whose cleanup.policy has compact.")] = True
     log_cleaner_threads: Annotated[
-        int, Int("Compaction threads.", at_least=0, update=CLUSTER_WIDE, no_effect=_NO_COMPACTION)
-    ] = 1
-    log_cleaner_dedupe_buffer_size: Annotated[
-        int, Long("Memory for compaction.", at_least=0, update=CLUSTER_WIDE, no_effect=_NO_COMPACTION)
-    ] = 128 * MIB
-    log_cleaner_delete_retention_ms: Annotated[
         int,
-        Long(
-            "How long a tombstone stays in a compacted log.",
+        Int(
+            "Logs compacted at once.",
             at_least=0,
             update=CLUSTER_WIDE,
-            no_effect=_NO_COMPACTION,
+            no_effect="one at a time, big ones in a process beside the broker",
         ),
+    ] = 1
+    log_cleaner_dedupe_buffer_size: Annotated[
+        int,
+        Long(
+            "Memory for the keys of a compaction round: 12.3 bytes a key and 1 a record. Keys that do not fit are "
+            "left to the next round.",
+            at_least=0,
+            update=CLUSTER_WIDE,
+        ),
+    ] = 128 * MIB
+    log_cleaner_io_max_bytes_per_second: Annotated[
+        float,
+        Double("Most that compaction reads and writes, on average.", at_least=1, update=CLUSTER_WIDE),
+    ] = DOUBLE_MAX
+    log_cleaner_io_buffer_size: Annotated[
+        int,
+        Int(
+            "Memory for reading and writing in compaction.",
+            at_least=0,
+            update=CLUSTER_WIDE,
+            no_effect="files are read and written by the megabyte",
+        ),
+    ] = 512 * 1024
+    log_cleaner_io_buffer_load_factor: Annotated[
+        float,
+        Double(
+            "How full the table of keys may get in compaction.",
+            at_least=0,
+            at_most=1,
+            update=CLUSTER_WIDE,
+            no_effect="keys are kept without a table",
+        ),
+    ] = 0.9
+    log_cleaner_delete_retention_ms: Annotated[
+        int,
+        Long("How long a tombstone stays in a log after it was compacted.", at_least=0, update=CLUSTER_WIDE),
     ] = 86_400_000
     log_cleaner_min_compaction_lag_ms: Annotated[
         int,
-        Long(
-            "Age below which a record is not compacted away.",
-            at_least=0,
-            update=CLUSTER_WIDE,
-            no_effect=_NO_COMPACTION,
-        ),
+        Long("Age below which a record is not compacted away.", at_least=0, update=CLUSTER_WIDE),
     ] = 0
     log_cleaner_max_compaction_lag_ms: Annotated[
         int,
         Long(
-            "Age above which a record must be considered for compaction.",
+            "Age above which a record is compacted whatever the ratio; the active segment is closed for it.",
             at_least=1,
             update=CLUSTER_WIDE,
-            no_effect=_NO_COMPACTION,
         ),
     ] = LONG_MAX
     log_cleaner_min_cleanable_ratio: Annotated[
         float,
         Double(
-            "Share of uncompacted bytes that starts compaction.",
-            at_least=0,
-            at_most=1,
-            update=CLUSTER_WIDE,
-            no_effect=_NO_COMPACTION,
+            "Share of uncompacted bytes above which a log is compacted.", at_least=0, at_most=1, update=CLUSTER_WIDE
         ),
     ] = 0.5
     log_cleaner_backoff_ms: Annotated[
-        int, Long("Pause between compaction rounds.", at_least=0, update=CLUSTER_WIDE, no_effect=_NO_COMPACTION)
+        int, Long("Pause between two looks for logs to compact.", at_least=0, update=CLUSTER_WIDE)
     ] = 15_000
 
     metadata_log_segment_bytes: Annotated[
