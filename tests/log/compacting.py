@@ -1,4 +1,4 @@
-"""What the tests of compaction share: compacting without threads, keyed batches, and a reader as a consumer is one."""
+"""What the tests of compaction share: compacting without threads, keyed batches, and a reader like a consumer."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
