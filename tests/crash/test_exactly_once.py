@@ -33,6 +33,10 @@ SETTINGS = {
     "group_min_session_timeout_ms": "1000",
     "transaction_state_log_num_partitions": "5",
     "offsets_topic_num_partitions": "5",
+    "group_consumer_min_session_timeout_ms": "1000",
+    "group_consumer_session_timeout_ms": "2000",
+    "group_consumer_min_heartbeat_interval_ms": "100",
+    "group_consumer_heartbeat_interval_ms": "300",
 }
 
 
@@ -135,7 +139,7 @@ class Output:
 
 
 class ExactlyOnce:
-    def __init__(self, broker: BrokerProcess, command: list[str], log_path: Path, seed: int) -> None:
+    def __init__(self, broker: BrokerProcess, command: list[str], protocol: str, log_path: Path, seed: int) -> None:
         self.broker = broker
         self.random = random.Random(seed)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
@@ -143,7 +147,7 @@ class ExactlyOnce:
             created.result(30)
         self.input = Input(broker.bootstrap)
         self.output = Output(broker.bootstrap)
-        job = Job(broker.bootstrap, INPUT, OUTPUT, GROUP, "the-transformer")
+        job = Job(broker.bootstrap, INPUT, OUTPUT, GROUP, "the-transformer", protocol)
         self.program = Program(command, job, log_path)
 
     def make_progress(self, records: int) -> None:
@@ -203,39 +207,44 @@ class ExactlyOnce:
 
 @contextmanager
 def exactly_once(
-    start: Callable[..., BrokerProcess], command: list[str], tmp_path: Path, seed: int
+    start: Callable[..., BrokerProcess], command: list[str], protocol: str, tmp_path: Path, seed: int
 ) -> Iterator[ExactlyOnce]:
-    test = ExactlyOnce(start(**SETTINGS), command, tmp_path / "program.log", seed)
+    test = ExactlyOnce(start(**SETTINGS), command, protocol, tmp_path / "program.log", seed)
     try:
         yield test
     finally:
         test.close()
 
 
-COMMANDS: list[object] = [
-    pytest.param(lambda: python_command("confluent-kafka"), id="confluent-kafka"),
-    pytest.param(lambda: python_command("kafka-python"), id="kafka-python"),
-    pytest.param(lambda: python_command("aiokafka"), id="aiokafka"),
-    pytest.param(java_command, id="java", marks=pytest.mark.java),
+# Each client with one of the two group protocols; the soak runs have the other one too.
+PROGRAMS = [
+    pytest.param(lambda: python_command("confluent-kafka"), "classic", id="confluent-kafka"),
+    pytest.param(lambda: python_command("kafka-python"), "classic", id="kafka-python"),
+    pytest.param(lambda: python_command("aiokafka"), "classic", id="aiokafka"),
+    pytest.param(java_command, "consumer", id="java-consumer-protocol", marks=pytest.mark.java),
+]
+MORE_PROGRAMS = [
+    pytest.param(lambda: python_command("confluent-kafka"), "consumer", id="confluent-kafka-consumer-protocol"),
+    pytest.param(java_command, "classic", id="java", marks=pytest.mark.java),
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("command", "protocol"), PROGRAMS)
 def test_kills_of_program_and_broker(
-    broker_process: Callable[..., BrokerProcess], tmp_path: Path, command: Callable[[], list[str]]
+    broker_process: Callable[..., BrokerProcess], tmp_path: Path, command: Callable[[], list[str]], protocol: str
 ) -> None:
-    with exactly_once(broker_process, command(), tmp_path, random.randrange(2**32)) as test:
+    with exactly_once(broker_process, command(), protocol, tmp_path, random.randrange(2**32)) as test:
         test.rounds(2)
         test.check()
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("command", "protocol"), PROGRAMS + MORE_PROGRAMS)
 def test_twenty_kills_of_program_and_broker(
-    broker_process: Callable[..., BrokerProcess], tmp_path: Path, command: Callable[[], list[str]]
+    broker_process: Callable[..., BrokerProcess], tmp_path: Path, command: Callable[[], list[str]], protocol: str
 ) -> None:
     seed = random.randrange(2**32)
     print(f"\nseed {seed}")
-    with exactly_once(broker_process, command(), tmp_path, seed) as test:
+    with exactly_once(broker_process, command(), protocol, tmp_path, seed) as test:
         test.rounds(20)
         print(test.check())

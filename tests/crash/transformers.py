@@ -1,6 +1,6 @@
 """Programs that consume, transform and produce in transactions, one per library; run as processes, to be killed.
 
-    python -m tests.crash.transformers LIBRARY BOOTSTRAP INPUT OUTPUT GROUP TRANSACTIONAL_ID
+    python -m tests.crash.transformers LIBRARY BOOTSTRAP INPUT OUTPUT GROUP TRANSACTIONAL_ID classic|consumer
 
 Each input record gives one output record, and its offset is committed in the same transaction. What a library can
 take back is aborted and read again; anything else ends the program, and whoever watches starts it again.
@@ -24,6 +24,7 @@ class Job(NamedTuple):
     output: str
     group: str
     transactional_id: str
+    group_protocol: str  # only confluent-kafka and Java know "consumer"
 
 
 def transform(value: bytes) -> bytes:
@@ -33,15 +34,16 @@ def transform(value: bytes) -> bytes:
 def run_confluent(job: Job) -> None:
     from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+    classic = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
     consumer = Consumer(
         {
+            **(classic if job.group_protocol == "classic" else {}),
+            "group.protocol": job.group_protocol,
             "bootstrap.servers": job.bootstrap,
             "group.id": job.group,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
             "reconnect.backoff.max.ms": 200,
             "log_level": 0,
         }

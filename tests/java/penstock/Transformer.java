@@ -28,7 +28,7 @@ public final class Transformer {
         String group = args[3];
         try (var producer = new KafkaProducer<>(producerConfig(bootstrap, args[4]), new StringSerializer(),
                  new StringSerializer());
-             var consumer = new KafkaConsumer<>(consumerConfig(bootstrap, group), new StringDeserializer(),
+             var consumer = new KafkaConsumer<>(consumerConfig(bootstrap, group, args[5]), new StringDeserializer(),
                  new StringDeserializer())) {
             producer.initTransactions();
             consumer.subscribe(List.of(input));
@@ -62,9 +62,14 @@ public final class Transformer {
             "transaction.timeout.ms", 20_000, "linger.ms", 0, "reconnect.backoff.max.ms", 200);
     }
 
-    private static Map<String, Object> consumerConfig(String bootstrap, String group) {
-        return Map.of("bootstrap.servers", bootstrap, "group.id", group, "isolation.level", "read_committed",
-            "enable.auto.commit", false, "auto.offset.reset", "earliest", "max.poll.records", 10,
-            "session.timeout.ms", 2_000, "heartbeat.interval.ms", 300, "reconnect.backoff.max.ms", 200);
+    private static Map<String, Object> consumerConfig(String bootstrap, String group, String protocol) {
+        Map<String, Object> config = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "group.id", group,
+            "group.protocol", protocol, "isolation.level", "read_committed", "enable.auto.commit", false,
+            "auto.offset.reset", "earliest", "max.poll.records", 10, "reconnect.backoff.max.ms", 200));
+        if (protocol.equals("classic")) {
+            config.put("session.timeout.ms", 2_000);
+            config.put("heartbeat.interval.ms", 300);
+        }
+        return config;
     }
 }
