@@ -50,20 +50,6 @@ class Transactions(Protocol):
     ) -> ErrorCode: ...
 
 
-class NoTransactions:
-    """Stands where there is no coordinator: nothing is part of a transaction."""
-
-    async def verify_partitions(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: list[TopicPartition]
-    ) -> ErrorCode:
-        return ErrorCode.INVALID_TXN_STATE
-
-    async def add_partitions(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: list[TopicPartition]
-    ) -> ErrorCode:
-        return ErrorCode.INVALID_TXN_STATE
-
-
 def is_transactional(records: memoryview) -> bool:
     return len(records) >= _HEADER_BYTES and bool(records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_BIT)
 
