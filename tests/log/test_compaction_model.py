@@ -164,7 +164,7 @@ class World:
         }  # fmt: skip
         self.random.choices(list(operations), list(operations.values()))[0]()
 
-    # What must hold -------------------------------------------------------------------------------------------------
+    # What must hold -----------------------------------------------------------------------------------------------
 
     def lose_power(self) -> None:
         self.disk.crash()

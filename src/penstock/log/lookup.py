@@ -65,7 +65,21 @@ def find_max_timestamp(log: "PartitionLog") -> RecordPlace | None:
         timestamp = segment.largest_timestamp(disk).timestamp
         if timestamp > best_timestamp:
             best, best_timestamp = segment, timestamp
-    return None if best is None else _search_segment(log, best, best_timestamp, log.local_log_start_offset)
+    if best is None:
+        return None
+    found = _search_segment(log, best, best_timestamp, log.local_log_start_offset)
+    return found or _search_largest(log)
+
+
+def _search_largest(log: "PartitionLog") -> RecordPlace | None:
+    """By the batches: compaction leaves empty ones whose timestamp is that of no record."""
+    largest = NO_TIMESTAMP
+    for segment in log.segments:
+        if segment.largest_timestamp(log.directory.disk).timestamp > largest:
+            for batch in SegmentScan(log.directory.files.open(segment), segment.size_bytes, segment.base_offset):
+                if batch.header.record_count and batch.header.last_offset >= log.local_log_start_offset:
+                    largest = max(largest, batch.header.max_timestamp)
+    return None if largest == NO_TIMESTAMP else find_by_timestamp(log, largest)
 
 
 def _search_segment(log: "PartitionLog", segment: Segment, timestamp: int, start_offset: int) -> RecordPlace | None:

@@ -158,13 +158,13 @@ class Cleaner:
         # A log that was compacted may have gaps. Recovery must know before there is one.
         directory.cleaned_offsets.setdefault(log.name, plan.first_dirty_offset)
         await self._run_in_pool(directory.write_cleaned_offsets)
-        size_before = log.size_bytes
+        saved_bytes = 0
         worker = self._begin(directory.disk, plan)
         try:
             scanned = await worker.scan()
             for number in range(scanned.groups):
                 rewritten = await worker.rewrite(number)
-                await self._swap(log, rewritten, generation)
+                saved_bytes += await self._swap(log, rewritten, generation)
         finally:
             await worker.close()
         self.rounds += 1
@@ -174,22 +174,27 @@ class Cleaner:
             await self._run_in_pool(directory.write_cleaned_offsets)
         _LOGGER.info(
             "compacted %s up to offset %d: %s less, %d keys in %d dirty records",
-            log.name, scanned.covered_end_offset, format_bytes(size_before - log.size_bytes),
-            scanned.unique_keys, scanned.records_read,
+            log.name, scanned.covered_end_offset, format_bytes(saved_bytes), scanned.unique_keys,
+            scanned.records_read,
         )  # fmt: skip
 
-    async def _swap(self, log: PartitionLog, rewritten: Rewritten, generation: int) -> None:
+    async def _swap(self, log: PartitionLog, rewritten: Rewritten, generation: int) -> int:
+        """Puts a rewritten group in its place; returns how many bytes that has saved."""
         _check(log, generation)
         cleaned = rewritten.cleaned
+        size_before = log.size_bytes
+        saved_bytes = 0
         if cleaned is not None:
             if not swap_in(log, cleaned):
                 raise _Overtaken
+            saved_bytes = size_before - log.size_bytes
             await self._run_in_pool(lambda: settle_swap(log.directory.disk, log.path, cleaned))
         horizons = self._horizons.setdefault(log, {})
         for base in rewritten.bases:
             horizons.pop(base, None)
         if rewritten.last_horizon_ms is not None:
             horizons[rewritten.bases[0]] = rewritten.last_horizon_ms
+        return saved_bytes
 
 
 def _check(log: PartitionLog, generation: int) -> None:
