@@ -189,12 +189,13 @@ class Connection(asyncio.BufferedProtocol):
             self._handle_frame(self, data[start:position])
 
     def _begin_partial(self, size: int, beginning: memoryview) -> None:
-        buffer = self._shared.memory.take(min(size, _TRUSTED_BYTES))
+        trusted = min(size, _TRUSTED_BYTES)
+        buffer = self._shared.memory.take(trusted)
         if buffer is None:
             # Out of budget: put the frame back, stop reading, and try again when memory is returned.
             self._backlog = _SIZE.pack(size) + bytes(beginning)
             self._pause_reading()
-            self._shared.memory.wait(self._retry_backlog)
+            self._shared.memory.wait(self._retry_backlog, trusted)
             return
         self._partial = buffer
         self._filled = len(beginning)

@@ -21,12 +21,11 @@ class FrameMemory:
         self.used_bytes = 0
         self._free: dict[int, list[bytearray]] = {}
         self._free_bytes = 0
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # what each needs, and whom to call
 
     def take(self, size: int) -> bytearray | None:
-        capacity = max(_SMALLEST, 1 << (size - 1).bit_length())
-        # One frame is always admitted, or a budget below the largest legal frame would block for ever.
-        if self.used_bytes and self.used_bytes + capacity > self.budget_bytes:
+        capacity = _capacity(size)
+        if not self._has_room(capacity):
             return None
         self.used_bytes += capacity
         stack = self._free.get(capacity)
@@ -43,14 +42,23 @@ class FrameMemory:
         self.release(capacity)
 
     def release(self, size: int) -> None:
+        """Wakes whom there is room for: one that is woken in vain would wait again, and be woken again, for ever."""
         self.used_bytes -= size
-        while self._waiting and self.used_bytes < self.budget_bytes:
-            self._waiting.popleft()()
+        while self._waiting and self._has_room(self._waiting[0][0]):
+            self._waiting.popleft()[1]()
 
     @property
     def is_used_up(self) -> bool:
         return self.used_bytes >= self.budget_bytes
 
-    def wait(self, resume: Callable[[], None]) -> None:
-        """Calls back when there is room again; in the order of asking."""
-        self._waiting.append(resume)
+    def wait(self, resume: Callable[[], None], size: int = 0) -> None:
+        """Calls back when `take(size)` would succeed, or for 0 when any room is left; in the order of asking."""
+        self._waiting.append((_capacity(size) if size else 1, resume))
+
+    def _has_room(self, capacity: int) -> bool:
+        """One frame is always admitted, or a budget below the largest legal frame would block for ever."""
+        return not self.used_bytes or self.used_bytes + capacity <= self.budget_bytes
+
+
+def _capacity(size: int) -> int:
+    return max(_SMALLEST, 1 << (size - 1).bit_length())
