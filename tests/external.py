@@ -11,9 +11,10 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -24,7 +25,33 @@ INSTALL_SECONDS = 280
 MAVEN_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 
 
-@functools.cache
+class Unavailable(Exception):
+    """Why something cannot be had on this machine."""
+
+
+P = TypeVar("P")
+
+
+def _once_or_skip(obtain: Callable[[], P]) -> Callable[[], P]:
+    """Tries once per session; what failed once is skipped with the same reason and not tried again."""
+    outcome: list[P | Unavailable] = []
+
+    @functools.wraps(obtain)
+    def get() -> P:
+        if not outcome:
+            try:
+                outcome.append(obtain())
+            except Unavailable as reason:
+                outcome.append(reason)
+        [found] = outcome
+        if isinstance(found, Unavailable):
+            pytest.skip(str(found))
+        return found
+
+    return get
+
+
+@_once_or_skip
 def kcat() -> str:
     """Path of kcat, installed when it is missing and may be."""
     found = shutil.which("kcat") or shutil.which("kafkacat")
@@ -32,7 +59,7 @@ def kcat() -> str:
         _install_with_apt("kcat")
         found = shutil.which("kcat")
     if found is None:
-        pytest.skip("kcat is not installed, and apt cannot install it here (try: apt-get install kcat)")
+        raise Unavailable("kcat is not installed, and apt cannot install it here (try: apt-get install kcat)")
     return found
 
 
@@ -51,12 +78,12 @@ def _install_with_apt(package: str) -> None:
                 return
 
 
-@functools.cache
+@_once_or_skip
 def kafka_jars() -> Path:
     """Directory with the jars of Kafka's clients and tools, fetched from Maven Central once."""
     for program in ("java", "javac", "mvn"):
         if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed: the Java tests need a JDK (17 or newer) and Maven")
+            raise Unavailable(f"{program} is not installed: the Java tests need a JDK (17 or newer) and Maven")
     pom = JAVA_SOURCES / "pom.xml"
     target = CACHE / f"kafka-jars-{_digest(pom)}"
     with _locked("jars"):
@@ -81,13 +108,13 @@ def _copy_dependencies(pom: Path, target: Path) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS)
     except subprocess.TimeoutExpired:
-        pytest.skip(f"Maven Central did not answer within {INSTALL_SECONDS} s")
+        raise Unavailable(f"Maven Central did not answer within {INSTALL_SECONDS} s") from None
     if done.returncode != 0:
-        pytest.skip(f"Kafka's jars cannot be fetched from Maven Central: {done.stdout[-600:]}")
+        raise Unavailable(f"Kafka's jars cannot be fetched from Maven Central: {done.stdout[-600:]}")
     partial.rename(target)
 
 
-@functools.cache
+@_once_or_skip
 def java_classpath() -> str:
     """Class path with Kafka's jars and the test driver (`tests/java/penstock`), compiled once per content."""
     jars = kafka_jars()
