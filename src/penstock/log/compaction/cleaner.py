@@ -185,10 +185,11 @@ class Cleaner:
         size_before = log.size_bytes
         saved_bytes = 0
         if cleaned is not None:
-            if not swap_in(log, cleaned):
+            replaced = swap_in(log, cleaned)
+            if replaced is None:
                 raise _Overtaken
             saved_bytes = size_before - log.size_bytes
-            await self._run_in_pool(lambda: settle_swap(log.directory.disk, log.path, cleaned))
+            await self._run_in_pool(lambda: settle_swap(log.directory.disk, log.path, cleaned, replaced))
         horizons = self._horizons.setdefault(log, {})
         for base in rewritten.bases:
             horizons.pop(base, None)

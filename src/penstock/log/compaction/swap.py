@@ -16,7 +16,7 @@ from penstock.log.compaction.cleaned_file import INDEX_SUFFIXES, SWAP_SUFFIX, Cl
 from penstock.log.errors import CorruptSegment
 from penstock.log.scan import SegmentScan
 from penstock.log.segment import Segment
-from penstock.model.ports import Disk
+from penstock.model.ports import Disk, DiskFile
 
 if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 _DELETED_SUFFIX = ".deleted"
 
 
-def swap_in(log: "PartitionLog", cleaned: CleanedSegment) -> bool:
-    """Called on the loop: some renames. False when the old segments are no longer there, and nothing was done.
+def swap_in(log: "PartitionLog", cleaned: CleanedSegment) -> list[DiskFile] | None:
+    """Called on the loop: some renames. None when the old segments are no longer there, and nothing was done.
 
-    The names are durable, and what is left of the old segments is gone, after `settle_swap`.
+    The names are durable, and what is left of the old segments is gone, after `settle_swap`. It also takes the file
+    that was replaced: letting go of the last reference to a big file takes time, so that is done in the pool.
     """
     first = next((at for at, s in enumerate(log.segments) if s.base_offset == cleaned.base_offset), -1)
     old = log.segments[first : first + len(cleaned.old_bases)]
     if first < 0 or [segment.base_offset for segment in old] != cleaned.old_bases or log.active in old:
-        return False
+        return None
     directory = log.directory
+    replaced = [directory.files.open(old[0])]
     segment = _as_segment(log, cleaned)
     with directory.swapping():
         _rename_files(directory.disk, segment.path, cleaned)
@@ -42,7 +44,7 @@ def swap_in(log: "PartitionLog", cleaned: CleanedSegment) -> bool:
             directory.cache.forget(each.path + ".index")
         log.segments = (*log.segments[:first], segment, *log.segments[first + len(old) :])
         log.size_bytes += segment.size_bytes - sum(each.size_bytes for each in old)
-    return True
+    return replaced
 
 
 def _as_segment(log: "PartitionLog", cleaned: CleanedSegment) -> Segment:
@@ -65,9 +67,10 @@ def _rename_files(disk: Disk, path: str, cleaned: CleanedSegment) -> None:
         disk.rename(path + suffix + SWAP_SUFFIX, path + suffix)
 
 
-def settle_swap(disk: Disk, path: str, cleaned: CleanedSegment) -> None:
+def settle_swap(disk: Disk, path: str, cleaned: CleanedSegment, replaced: list[DiskFile]) -> None:
     """Blocking. Makes a swap durable and removes what is left of the old segments. Readers hold their files open."""
     disk.sync_dir(path)
+    replaced.clear()
     for base in cleaned.old_bases[1:]:
         for suffix in (f".log{_DELETED_SUFFIX}", *INDEX_SUFFIXES, ".snapshot"):
             with contextlib.suppress(FileNotFoundError):
