@@ -31,7 +31,7 @@ class Bench:
 
     def __init__(self, **config: object) -> None:
         self.clock = StillClock()
-        self.disk = CrashingDisk()
+        self.disk = CrashingDisk(now_ms=self.clock.now_ms)
         self.config: LogConfig = msgspec.structs.replace(COMPACT, **config)
         self.boot()
 

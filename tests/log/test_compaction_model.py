@@ -39,7 +39,7 @@ class Written(NamedTuple):
 class World:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.disk = CrashingDisk(seed)
+        self.disk = CrashingDisk(seed, now_ms=lambda: self.clock.now_ms())
         self.clock = StillClock()
         self.config = msgspec.structs.replace(
             COMPACT,

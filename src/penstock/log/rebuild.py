@@ -15,6 +15,7 @@ from penstock.log.scan import SegmentScan
 from penstock.log.segment import Segment
 from penstock.log.txn_index import AbortedTransaction, append_aborted
 from penstock.model.ports import Disk
+from penstock.records.batch import NO_TIMESTAMP
 
 _LOGGER = logging.getLogger(__name__)
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -48,7 +49,8 @@ def rebuild_segment(
         header = batch.header
         if batch.position == 0:
             segment.first_timestamp = header.max_timestamp
-        if segment.note_batch(batch.position, header.size_bytes, header.last_offset, header.max_timestamp, config):
+        max_timestamp = header.max_timestamp if header.record_count else NO_TIMESTAMP  # compaction leaves empty ones
+        if segment.note_batch(batch.position, header.size_bytes, header.last_offset, max_timestamp, config):
             segment.flush_indexes(disk, cache)
         completed = replay_batch(header, batch.data, batch.pos, epochs, producers)
         if completed is not None and completed.aborted:

@@ -15,7 +15,7 @@ from penstock.log.compaction.plan import RoundPlan, SegmentPlan
 from penstock.log.compaction.transactions import AbortedRanges, ObservedTransactions
 from penstock.log.scan import ScannedBatch
 from penstock.model.ports import Buffer, Disk
-from penstock.records.batch import DELETE_HORIZON_BIT, HEADER, BatchHeader
+from penstock.records.batch import DELETE_HORIZON_BIT, HEADER, NO_TIMESTAMP, BatchHeader
 
 
 class Fates:
@@ -143,7 +143,8 @@ class GroupRewrite:
         self.records_kept += header.record_count
         if header.attributes & DELETE_HORIZON_BIT and not header.is_control:
             self.last_horizon_ms = max(self.last_horizon_ms or 0, header.base_timestamp)
-        out.note(header.size_bytes, header.last_offset, header.max_timestamp)
+        # The time of an empty batch is that of no record; a look-up by time must not stop there.
+        out.note(header.size_bytes, header.last_offset, header.max_timestamp if header.record_count else NO_TIMESTAMP)
         if out.is_started:
             out.write(kept)
             yield len(kept)
