@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from penstock.broker.metadata_driver import MetadataDriver, MetadataUnavailable
+from penstock.broker.metadata_driver import MetadataDriver, MetadataUnavailable, NotController
 from penstock.controller.brokers import Registration, decide_bootstrap, decide_register_broker
 from penstock.controller.decision import Decision, View
 from penstock.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
@@ -38,7 +38,8 @@ class ControllerService:
         """Takes a decision and answers when it is committed.
 
         An answer without records counts from when everything it looked at is committed. When the metadata log takes
-        no records (its disk is full), `unavailable` makes the answer; without it `MetadataUnavailable` is raised.
+        no records (its disk is full), or this node is not the active controller (`NOT_CONTROLLER`), `unavailable`
+        makes the answer; without it `MetadataUnavailable` or `NotController` is raised.
         """
         try:
             answer, end_offset = await self._append(decide)
@@ -46,7 +47,8 @@ class ControllerService:
         except MetadataUnavailable as error:
             if unavailable is None:
                 raise
-            return unavailable(Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+            code = ErrorCode.NOT_CONTROLLER if isinstance(error, NotController) else ErrorCode.KAFKA_STORAGE_ERROR
+            return unavailable(Refusal(code, str(error)))
         return answer
 
     async def _append(self, decide: Callable[[View], Decision[AnswerT]]) -> tuple[AnswerT, int]:

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from penstock.broker.metadata_store import LoadedMetadata, MetadataStore
 from penstock.log.directory import LogDirectory
@@ -29,16 +29,31 @@ from penstock.quorum.election_state import ReplicaKey
 from penstock.quorum.voters import VoterSet
 from penstock.records.builder import BatchBuilder
 from penstock.wire.records import encode_metadata_record
-from penstock.wire.struct import RecordMessage
+from penstock.wire.struct import Message, RecordMessage
 
 log = logging.getLogger("penstock.metadata")
 
 Listener = Callable[[MetadataDelta, MetadataImage], None]
+LeadershipListener = Callable[[bool], None]
+Address = tuple[str, int]
+ResponseT = TypeVar("ResponseT", bound=Message)
 _RECORDS_PER_TURN = 1_000
 
 
 class MetadataUnavailable(Exception):
     """The metadata log takes no records: its disk is full, it failed, or the node is stopping."""
+
+
+class NotController(MetadataUnavailable):
+    """This node is not the active controller, or stopped being it before the change was committed."""
+
+
+class Transport(Protocol):
+    """How raft requests reach another node."""
+
+    async def request(
+        self, address: Address, message: Message, response_type: type[ResponseT], timeout_ms: int
+    ) -> ResponseT: ...
 
 
 class _Pending(NamedTuple):
@@ -74,6 +89,9 @@ class MetadataDriver:
         self._on_failed = on_failed
         self._quorum: Quorum | None = None
         self._listeners: list[Listener] = []
+        self._leadership_listeners: list[LeadershipListener] = []
+        self._is_active = False
+        self._leader_known = asyncio.Event()
         self._uncommitted: deque[_Pending] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._unavailable: str | None = "the node is starting"
@@ -94,6 +112,29 @@ class MetadataDriver:
     @property
     def is_leader(self) -> bool:
         return self._quorum is not None and self._quorum.leader is not None
+
+    @property
+    def is_active(self) -> bool:
+        """Leader, with an entry of its own epoch committed: decisions may build on `pending`."""
+        return self._is_active
+
+    @property
+    def leader_id(self) -> int | None:
+        """The leader of the quorum as far as this node knows; None while there is none."""
+        return self._local.id if self.is_leader else None
+
+    @property
+    def leader_address(self) -> Address | None:
+        """Where the leader's controller listener is; None while it is not known, and on the leader itself."""
+        return None
+
+    async def wait_active_controller_known(self) -> None:
+        """Returns when there is a leader to speak to: another node, or this one once it is active."""
+        await self._leader_known.wait()
+
+    def add_leadership_listener(self, listener: LeadershipListener) -> None:
+        """Called with True when this node becomes the active controller and with False when it stops being it."""
+        self._leadership_listeners.append(listener)
 
     def add_listener(self, listener: Listener) -> None:
         """Called with every committed change, in order. Those added before `start` see all there is as the first."""
@@ -137,6 +178,7 @@ class MetadataDriver:
             await self._snapshot_task
         if self._quorum is not None:
             self._quorum.resign()
+        self._set_active(False)
         self._fail_waiters("the node is stopping")
         directory = self._store.directory
         if directory.commit is not None:
@@ -212,11 +254,24 @@ class MetadataDriver:
             self._bytes_since_snapshot += change.size_bytes
             if not change.delta.is_empty:
                 self._publish(change.delta)
+        if not self._is_active and self.is_leader:
+            self._set_active(True)
         while self._waiters and self._waiters[0][0] <= self.image.end_offset:
             waiter = self._waiters.popleft()[1]
             if not waiter.done():
                 waiter.set_result(None)
         self._consider_snapshot()
+
+    def _set_active(self, is_active: bool) -> None:
+        if self._is_active == is_active:
+            return
+        self._is_active = is_active
+        if is_active:
+            self._leader_known.set()
+        else:
+            self._leader_known.clear()
+        for listener in self._leadership_listeners:
+            listener(is_active)
 
     def _publish(self, delta: MetadataDelta) -> None:
         if any(resource_type == BROKER_RESOURCE for resource_type, _ in delta.changed_configs):
