@@ -17,10 +17,10 @@ from penstock.broker.context import RequestContext
 from penstock.broker.frames import encode_response_frame
 from penstock.net.connection import Connection, Reply
 from penstock.security.verdicts import ANONYMOUS
-from penstock.wire import served
 from penstock.wire.apis import API_TABLE, Api
 from penstock.wire.errors import WireError
 from penstock.wire.primitives import DECODE_FAULTS, skip_tagged_fields
+from penstock.wire.served import SERVED_VERSIONS
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -122,7 +122,11 @@ class Router:
         )
         api = API_TABLE.get(api_key)
         if api is not None and api_version >= api.flexible_from:
-            position = _skip_tagged_fields(frame, position)
+            # Header version 2 ends with tagged fields; no client sends any yet, so one zero byte is the rule.
+            if position < len(frame) and frame[position] == 0:
+                position += 1
+            else:
+                position = _skip_tagged_fields(frame, position)
         return context, position
 
     # -- dispatch -----------------------------------------------------------------------------------------------
@@ -136,7 +140,7 @@ class Router:
         position: int,
     ) -> None:
         api_key = context.api_key
-        if not served.is_served(api_key, context.api_version):
+        if (api_key, context.api_version) not in SERVED_VERSIONS:
             self._refuse_version(connection, context)
             return
         self.requests[api_key] = self.requests.get(api_key, 0) + 1
@@ -215,9 +219,6 @@ async def _run_hot(
 
 
 def _skip_tagged_fields(frame: memoryview, position: int) -> int:
-    """Header version 2 ends with tagged fields; no client sends any yet, so one zero byte is the rule."""
-    if position < len(frame) and frame[position] == 0:
-        return position + 1
     try:
         return skip_tagged_fields(frame, position)
     except DECODE_FAULTS as fault:

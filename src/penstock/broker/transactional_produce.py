@@ -51,7 +51,7 @@ class Transactions(Protocol):
 
 
 def is_transactional(records: memoryview) -> bool:
-    return len(records) >= _HEADER_BYTES and bool(records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_BIT)
+    return len(records) >= _HEADER_BYTES and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL_BIT != 0
 
 
 def _producer(records: memoryview) -> tuple[int, int]:

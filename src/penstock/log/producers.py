@@ -58,13 +58,13 @@ class ProducerEntry:
 class ProducerStates:
     """Nothing is allocated until a producer id appears. Mutated on the loop (or before the log is published)."""
 
-    __slots__ = ("_entries", "_ongoing", "_unreplicated")
+    __slots__ = ("_entries", "_ongoing", "unreplicated")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] | None = None
         self._ongoing: dict[int, int] | None = None
         """First offset of every open transaction, by producer id."""
-        self._unreplicated: list[CompletedTransaction] | None = None
+        self.unreplicated: list[CompletedTransaction] | None = None
         """Decided transactions whose marker is not below the high watermark yet."""
 
     def __len__(self) -> int:
@@ -156,22 +156,22 @@ class ProducerStates:
         if first_offset == NO_OFFSET:
             return None
         completed = CompletedTransaction(producer_id, first_offset, offset, aborted)
-        if self._unreplicated is None:
-            self._unreplicated = []
-        self._unreplicated.append(completed)
+        if self.unreplicated is None:
+            self.unreplicated = []
+        self.unreplicated.append(completed)
         return completed
 
     def first_unstable_offset(self) -> int | None:
         """The first offset of any transaction that is open or whose marker is not replicated."""
-        if not self._ongoing and not self._unreplicated:
+        if not self._ongoing and not self.unreplicated:
             return None
         firsts = list(self._ongoing.values()) if self._ongoing else []
-        firsts += [completed.first_offset for completed in self._unreplicated or ()]
+        firsts += [completed.first_offset for completed in self.unreplicated or ()]
         return min(firsts, default=None)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        if self._unreplicated:
-            self._unreplicated = [c for c in self._unreplicated if c.last_offset >= high_watermark] or None
+        if self.unreplicated:
+            self.unreplicated = [c for c in self.unreplicated if c.last_offset >= high_watermark] or None
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forgets producers silent for so long; never one with an open transaction. Returns how many."""
@@ -208,7 +208,7 @@ class ProducerStates:
     def clear(self) -> None:
         self._entries = None
         self._ongoing = None
-        self._unreplicated = None
+        self.unreplicated = None
 
     def _open_transaction(self, producer_id: int, first_offset: int) -> None:
         if self._ongoing is None:

@@ -238,7 +238,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         if full:
             self._pause_reading()
-        elif self._shared.memory.is_used_up and self._pending:
+        elif self._pending and self._shared.memory.is_used_up:
             # Whoever is owed nothing may send one request: each client gets on, however many there are.
             self._pause_reading()
             self._shared.memory.wait(self._retry_backlog)
@@ -285,7 +285,11 @@ class Connection(asyncio.BufferedProtocol):
             answered += done.size
             parts.extend(done._parts)
         self.inflight_bytes -= answered
-        self._shared.memory.release(answered)
+        memory = self._shared.memory
+        if memory.waiting:
+            memory.release(answered)
+        else:  # the rule; a call less for every request
+            memory.used_bytes -= answered
         if not self._corked:
             self._uncork()
             if not self._reading and not self._must_wait():

@@ -21,7 +21,7 @@ class FrameMemory:
         self.used_bytes = 0
         self._free: dict[int, list[bytearray]] = {}
         self._free_bytes = 0
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # what each needs, and whom to call
+        self.waiting: deque[tuple[int, Callable[[], None]]] = deque()  # what each needs, and whom to call
 
     def take(self, size: int) -> bytearray | None:
         capacity = _capacity(size)
@@ -44,8 +44,8 @@ class FrameMemory:
     def release(self, size: int) -> None:
         """Wakes whom there is room for: one that is woken in vain would wait again, and be woken again, for ever."""
         self.used_bytes -= size
-        while self._waiting and self._has_room(self._waiting[0][0]):
-            self._waiting.popleft()[1]()
+        while self.waiting and self._has_room(self.waiting[0][0]):
+            self.waiting.popleft()[1]()
 
     @property
     def is_used_up(self) -> bool:
@@ -53,7 +53,7 @@ class FrameMemory:
 
     def wait(self, resume: Callable[[], None], size: int = 0) -> None:
         """Calls back when `take(size)` would succeed, or for 0 when any room is left; in the order of asking."""
-        self._waiting.append((_capacity(size) if size else 1, resume))
+        self.waiting.append((_capacity(size) if size else 1, resume))
 
     def _has_room(self, capacity: int) -> bool:
         """One frame is always admitted, or a budget below the largest legal frame would block for ever."""

@@ -79,9 +79,10 @@ class Partition:
 
     def append(self, batches: bytearray | memoryview, now_ms: int) -> AppendResult | Refusal:
         """Appends a producer's batch. It is committed when `when_committed` says so, or at once."""
-        result = self.log.append_as_leader(batches, self.leader_epoch, now_ms)
-        if isinstance(result, AppendResult):
-            self._written()
+        log = self.log
+        result = log.append_as_leader(batches, self.leader_epoch, now_ms)
+        if isinstance(result, AppendResult) and (counted := log.counted_end_offset) > self.high_watermark:
+            self._advance(counted)
         return result
 
     def append_own(self, batch: bytearray, now_ms: int) -> AppendResult | Refusal:
@@ -147,7 +148,8 @@ class Partition:
     def _advance(self, high_watermark: int) -> None:
         log = self.log
         self.high_watermark = log.high_watermark = high_watermark
-        log.producers.on_high_watermark(high_watermark)
+        if log.producers.unreplicated:
+            log.producers.on_high_watermark(high_watermark)
         waiters = self._commit_waiters
         while waiters and waiters[0][0] <= high_watermark:
             waiters.popleft()[1](ErrorCode.NONE)

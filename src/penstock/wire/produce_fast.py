@@ -55,7 +55,8 @@ _unpack_index = Packer(">i").unpack_from
 
 def decode_produce(buf: Buffer, pos: int, version: int) -> DecodedProduce:
     view = buf if type(buf) is memoryview else memoryview(buf)
-    _check_version(version)
+    if not _FIRST_VERSION <= version <= _LAST_VERSION:
+        raise _unsupported(version)
     try:
         usual = _decode_flexible(view, pos, version) if version >= _FLEXIBLE_FROM else _decode_plain(view, pos)
         if usual is not None:
@@ -150,9 +151,8 @@ def _decode_plain_topics(buf: memoryview, pos: int, version: int) -> DecodedProd
     return transactional_id, acks, timeout_ms, topics
 
 
-def _check_version(version: int) -> None:
-    if not _FIRST_VERSION <= version <= _LAST_VERSION:
-        raise UnsupportedVersionError(f"Produce has versions {_FIRST_VERSION}–{_LAST_VERSION}, not {version}")
+def _unsupported(version: int) -> UnsupportedVersionError:
+    return UnsupportedVersionError(f"Produce has versions {_FIRST_VERSION}–{_LAST_VERSION}, not {version}")
 
 
 # --- response -----------------------------------------------------------------------------------------------
@@ -187,7 +187,8 @@ Results = Sequence[tuple[TopicKey, Sequence[PartitionResult]]]
 
 def encode_produce_frame(correlation_id: int, version: int, topics: Results, throttle_time_ms: int = 0) -> bytes:
     """A whole response: frame size, header, body. Leader hints (KIP-951) need the generated codec."""
-    _check_version(version)
+    if not _FIRST_VERSION <= version <= _LAST_VERSION:
+        raise _unsupported(version)
     if len(topics) == 1 and len(topics[0][1]) == 1:
         topic, ((index, error_code, base_offset, append_time_ms, start_offset, message),) = topics[0]
         # fmt: off

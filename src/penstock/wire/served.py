@@ -147,13 +147,13 @@ NOT_SERVED: dict[int, str] = {
 }
 
 
-_SERVED_VERSIONS = frozenset(
+SERVED_VERSIONS = frozenset(
     (key, version) for key, entry in SERVED.items() for version in range(entry.min_version, entry.max_version + 1)
 )
 
 
 def is_served(api_key: int, version: int) -> bool:
-    return (api_key, version) in _SERVED_VERSIONS
+    return (api_key, version) in SERVED_VERSIONS
 
 
 def advertised_versions() -> list[tuple[int, int, int]]:
