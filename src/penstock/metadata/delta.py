@@ -10,9 +10,16 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.metadata.features import check_level
-from penstock.metadata.image import TOPIC_RESOURCE, BrokerImage, MetadataImage, TopicImage, collision_key
+from penstock.metadata.image import (
+    TOPIC_RESOURCE,
+    BrokerImage,
+    ControllerImage,
+    MetadataImage,
+    TopicImage,
+    collision_key,
+)
 from penstock.metadata.listeners import SECURITY_PROTOCOLS, Listener
-from penstock.metadata.partition import PartitionImage, apply_change, partition_from_record
+from penstock.metadata.partition import PartitionImage, apply_change, partition_from_record, without_elr
 from penstock.wire.records import decode_metadata_record
 from penstock.wire.struct import RecordMessage
 
@@ -49,6 +56,7 @@ class MetadataDelta:
         self.topic_changes: dict[bytes, TopicChange] = {}
         self.deleted_topics: dict[bytes, TopicImage] = {}
         self.changed_brokers: dict[int, BrokerImage | None] = {}
+        self.changed_controllers: dict[int, ControllerImage | None] = {}
         self.changed_configs: dict[tuple[int, str], dict[str, str]] = {}
         self.changed_features: dict[str, int] = {}
         self._next_producer_id = image.next_producer_id
@@ -96,6 +104,7 @@ class MetadataDelta:
             self.topic_changes
             or self.deleted_topics
             or self.changed_brokers
+            or self.changed_controllers
             or self.changed_configs
             or self.changed_features
             or self._next_producer_id != self.image.next_producer_id
@@ -129,6 +138,7 @@ class MetadataDelta:
             next_producer_id=self._next_producer_id,
             partition_count=old.partition_count + self._partition_change,
             directory_replicas=self._counted_directories(),
+            controllers=_merged(old.controllers, self.changed_controllers),
         )
 
     def _counted_directories(self) -> Mapping[bytes, int]:
@@ -169,6 +179,22 @@ class MetadataDelta:
         change.partitions[record.partition_id] = new
         change.changed[record.partition_id] = None
 
+    def _replay_clear_elr(self, record: Any) -> None:
+        """Forgets the eligible leader replicas of a topic, or of all topics where none is named."""
+        if record.topic_name:
+            ids = [change.id for change in self.topic_changes.values() if change.name == record.topic_name]
+            known = self.image.topics.get(record.topic_name)
+            if known is not None and known.id not in self.deleted_topics:
+                ids.append(known.id)
+        else:
+            ids = [*self.topic_changes, *(t for t in self.image.topics_by_id if t not in self.deleted_topics)]
+        for topic_id in dict.fromkeys(ids):
+            change = self._change_of(topic_id)
+            for number, partition in enumerate(change.partitions):
+                if partition.eligible_leader_replicas or partition.last_known_elr:
+                    change.partitions[number] = without_elr(partition)
+                    change.changed[number] = None
+
     def _replay_remove_topic(self, record: Any) -> None:
         """Removes the topic and, with it, its own settings."""
         topic_id = record.topic_id
@@ -205,14 +231,12 @@ class MetadataDelta:
             id=record.broker_id,
             epoch=record.broker_epoch,
             incarnation_id=record.incarnation_id,
-            listeners=tuple(
-                Listener(e.name, e.host, e.port, _PROTOCOL_NAMES[e.security_protocol]) for e in record.end_points
-            ),
+            listeners=_listeners(record),
             rack=record.rack,
             fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
             directories=tuple(record.log_dirs),
-            features=tuple((f.name, f.min_supported_version, f.max_supported_version) for f in record.features),
+            features=_features(record),
         )
 
     def _replay_unregister_broker(self, record: Any) -> None:
@@ -230,6 +254,14 @@ class MetadataDelta:
         if record.log_dirs:
             broker = broker._replace(directories=tuple(record.log_dirs))
         self.changed_brokers[record.broker_id] = broker
+
+    def _replay_register_controller(self, record: Any) -> None:
+        self.changed_controllers[record.controller_id] = ControllerImage(
+            record.controller_id, record.incarnation_id, _listeners(record), _features(record)
+        )
+
+    def _replay_unregister_controller(self, record: Any) -> None:
+        self.changed_controllers[record.controller_id] = None
 
     # --- the rest -------------------------------------------------------------------------------------------
 
@@ -266,6 +298,9 @@ _REPLAYS: dict[str, Callable[[MetadataDelta, Any], None]] = {
     "RegisterBrokerRecord": MetadataDelta._replay_register_broker,
     "UnregisterBrokerRecord": MetadataDelta._replay_unregister_broker,
     "BrokerRegistrationChangeRecord": MetadataDelta._replay_registration_change,
+    "RegisterControllerRecord": MetadataDelta._replay_register_controller,
+    "UnregisterControllerRecord": MetadataDelta._replay_unregister_controller,
+    "ClearElrRecord": MetadataDelta._replay_clear_elr,
     "ConfigRecord": MetadataDelta._replay_config,
     "FeatureLevelRecord": MetadataDelta._replay_feature_level,
     "ProducerIdsRecord": MetadataDelta._replay_producer_ids,
@@ -281,6 +316,16 @@ def replay(image: MetadataImage, records: Iterable[RecordMessage], epoch: int = 
         delta.replay(record, end_offset)
         end_offset += 1
     return delta.close(end_offset, epoch)
+
+
+def _listeners(record: Any) -> tuple[Listener, ...]:
+    return tuple(
+        Listener(at.name, at.host, at.port, _PROTOCOL_NAMES[at.security_protocol]) for at in record.end_points
+    )
+
+
+def _features(record: Any) -> tuple[tuple[str, int, int], ...]:
+    return tuple((f.name, f.min_supported_version, f.max_supported_version) for f in record.features)
 
 
 def _merged(old: Mapping[Any, Any], changes: Mapping[Any, Any]) -> Mapping[Any, Any]:

@@ -4,11 +4,12 @@
 records (partitions with directories, brokers with log directories) are the ones written here. Only what is served is
 finalized: kraft.version (KIP-853) and the others are absent, which to a client means level 0. `group.version` 1 tells
 clients that there are consumer groups (KIP-848), `transaction.version` 2 to take a new epoch with each transaction
-(KIP-890).
+(KIP-890), `eligible.leader.replicas.version` 1 that replicas which left the in-sync set complete may still lead
+(KIP-966).
 Hard rule: a node refuses to start on a level or a record that it does not know.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.wire.struct import RecordMessage
 
@@ -16,6 +17,7 @@ METADATA_VERSION = "metadata.version"
 METADATA_LEVEL = 25
 GROUP_VERSION = "group.version"
 TRANSACTION_VERSION = "transaction.version"
+ELR_VERSION = "eligible.leader.replicas.version"
 
 
 class LevelRange(NamedTuple):
@@ -27,13 +29,15 @@ SUPPORTED_FEATURES = {
     METADATA_VERSION: LevelRange(METADATA_LEVEL, METADATA_LEVEL),
     GROUP_VERSION: LevelRange(0, 1),
     TRANSACTION_VERSION: LevelRange(1, 2),
+    ELR_VERSION: LevelRange(0, 1),
 }
 
 # The levels of a new cluster, and of one that was made by a release that did not know the feature.
-DEFAULT_LEVELS = {METADATA_VERSION: METADATA_LEVEL, GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
+DEFAULT_LEVELS = {METADATA_VERSION: METADATA_LEVEL, GROUP_VERSION: 1, TRANSACTION_VERSION: 2, ELR_VERSION: 1}
 
-# The version in which each record is written at level 25; 0 where not listed. Version 2 of the partition records
-# belongs to eligible leader replicas (KIP-966), version 4 of the registration to cordoned directories.
+# The version in which each record is written at level 25; 0 where not listed. Version 4 of the registration belongs
+# to cordoned directories. Version 2 of the partition records belongs to eligible leader replicas (KIP-966): Kafka
+# allows it from level 23 on; here it is written only where a record speaks of them.
 _RECORD_VERSIONS = {
     "RegisterBrokerRecord": 3,
     "PartitionRecord": 1,
@@ -46,9 +50,18 @@ class UnsupportedLevel(Exception):
     """The metadata was written at a level that this release does not know. The message is for the operator."""
 
 
+_ELR_RECORDS = ("PartitionRecord", "PartitionChangeRecord")
+_ELR_RECORD_VERSION = 2
+
+
 def record_version(record: RecordMessage) -> int:
     """The version in which the finalized level lets this record be written."""
-    return _RECORD_VERSIONS.get(type(record).__name__, 0)
+    name = type(record).__name__
+    if name in _ELR_RECORDS:
+        about: Any = record
+        if about.eligible_leader_replicas is not None or about.last_known_elr is not None:
+            return _ELR_RECORD_VERSION
+    return _RECORD_VERSIONS.get(name, 0)
 
 
 def check_level(name: str, level: int) -> None:

@@ -77,6 +77,15 @@ class BrokerImage(NamedTuple):
         return next((listener for listener in self.listeners if listener.name == name), None)
 
 
+class ControllerImage(NamedTuple):
+    """One node that can be controller, and where it listens as such (KIP-919)."""
+
+    id: int
+    incarnation_id: bytes
+    listeners: tuple[Listener, ...]
+    features: tuple[tuple[str, int, int], ...] = ()
+
+
 class MetadataImage(NamedTuple):
     """Everything at one offset. `end_offset` is exclusive: the next record to replay has it."""
 
@@ -93,6 +102,7 @@ class MetadataImage(NamedTuple):
     partition_count: int = 0
     # Replicas per log directory, so that placement need not count a hundred thousand partitions each time.
     directory_replicas: Mapping[bytes, int] = MappingProxyType({})
+    controllers: Mapping[int, ControllerImage] = MappingProxyType({})
 
     def topic(self, name: str) -> TopicImage | None:
         return self.topics.get(name)

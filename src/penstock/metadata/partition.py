@@ -95,5 +95,12 @@ def apply_change(old: PartitionImage, record: "PartitionChangeRecord") -> Partit
     )
 
 
+def without_elr(old: PartitionImage) -> PartitionImage:
+    """The state after its eligible leader replicas were forgotten, a change like any other (C2, C9)."""
+    return shared(
+        old._replace(eligible_leader_replicas=(), last_known_elr=(), partition_epoch=old.partition_epoch + 1)
+    )
+
+
 def _or_old(new: list[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:
     return old if new is None else tuple(new)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.features import record_version
-from penstock.metadata.image import BrokerImage, MetadataImage, TopicImage
+from penstock.metadata.image import BrokerImage, ControllerImage, MetadataImage, TopicImage
 from penstock.metadata.partition import PartitionImage
 from penstock.model.ports import Buffer
 from penstock.quorum.control_records import (
@@ -31,6 +31,7 @@ from penstock.wire.generated.records_metadata import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     TopicRecord,
 )
 from penstock.wire.records import encode_metadata_record
@@ -117,6 +118,8 @@ def image_records(image: MetadataImage) -> Iterator[RecordMessage]:
         yield FeatureLevelRecord(name, level)
     for broker in sorted(image.brokers.values()):
         yield broker_record(broker)
+    for controller in sorted(image.controllers.values()):
+        yield controller_record(controller)
     for name in sorted(image.topics):
         yield from topic_records(image.topics[name])
     for resource_type, resource_name in sorted(image.configs):
@@ -164,4 +167,17 @@ def broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
         fenced=broker.fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,
         log_dirs=list(broker.directories),
+    )
+
+
+def controller_record(controller: ControllerImage) -> RegisterControllerRecord:
+    record = RegisterControllerRecord
+    return record(
+        controller_id=controller.id,
+        incarnation_id=controller.incarnation_id,
+        end_points=[
+            record.ControllerEndpoint(at.name, at.host, at.port, at.security_protocol_code)
+            for at in controller.listeners
+        ],
+        features=[record.ControllerFeature(name, low, high) for name, low, high in controller.features],
     )
