@@ -4,6 +4,7 @@
 Apache Kafka itself is a wrong test.
 """
 
+import contextlib
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from tests.conformance.clients import Aiokafka, Client, Confluent, Java, KafkaPython, Kcat
 from tests.conformance.java import Jvm
 from tests.conformance.members import Member
+from tests.external import java_classpath, kcat
 from tests.processes import BrokerProcess
 from tests.waiting import eventually
 
@@ -97,6 +99,25 @@ def get_client(request: pytest.FixtureRequest) -> Callable[[str], Client]:
         return plain[name]()
 
     return get
+
+
+@pytest.fixture
+def readers(get_client: Callable[[str], Client]) -> list[Client]:
+    """Every client that can be had on this machine."""
+    obtain: dict[str, Callable[[], str]] = {"kcat": kcat, "java": java_classpath}
+    found = []
+    for name in CLIENT_NAMES:
+        with contextlib.suppress(pytest.skip.Exception):
+            if name in obtain:
+                obtain[name]()
+            found.append(get_client(name))
+    return found
+
+
+@pytest.fixture
+def full_readers(readers: list[Client]) -> list[Client]:
+    """Those that show headers and take any bytes."""
+    return [reader for reader in readers if reader.name != "kcat"]
 
 
 @pytest.fixture(params=CLIENT_NAMES)
