@@ -22,7 +22,7 @@ from penstock.sim.disk import CrashingDisk, PowerLoss
 from tests.log.compacting import COMPACT, batches, consume, end_transaction, finish, new_cleaner
 from tests.log.logs import NOW_MS, StillClock, code_of, open_log, open_store
 
-SEEDS = 400
+SEEDS = 200
 _BLOCK = 25
 _CODECS = (0, 0, 0, 1, 2, 3, 4)
 
