@@ -122,6 +122,8 @@ class _Operation:
         disk.operations += 1
         disk.lock.release()
         if kind is None and disk.power_loss_at == disk.operations:
+            if disk.on_power_loss is not None:
+                disk.on_power_loss()
             raise PowerLoss(f"power lost in operation {disk.operations}: {self._kind} {self._path}")
 
 
@@ -138,7 +140,8 @@ class CrashingDisk:
         """Changes made so far: writes, truncations, syncs, creations, renames, removals."""
         self.syncs = 0
         self.power_loss_at = -1
-        """Lose power at the end of that operation; the caller then calls `crash`."""
+        """Lose power at the end of that operation; the caller then calls `crash`, or `on_power_loss` does."""
+        self.on_power_loss: Callable[[], None] | None = None
         self.capacity_bytes: int | None = None
         """Writes beyond it are cut short and then refused with ENOSPC."""
         self.sync_error: int | None = None

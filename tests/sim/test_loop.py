@@ -1,0 +1,167 @@
+"""The loop of the simulator: virtual time, order, processes that stop in the middle of things, pools."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from penstock.sim.loop import Deadlock, OutOfTime, SimLoop
+from penstock.sim.process import Process, ProcessDied
+
+
+def test_time_jumps_to_the_next_timer_and_moves_with_every_turn() -> None:
+    loop = SimLoop(1)
+
+    async def story() -> list[float]:
+        times = [loop.time()]
+        await asyncio.sleep(3600)
+        times.append(loop.time())
+        await asyncio.sleep(0)
+        times.append(loop.time())
+        return times
+
+    start, later, last = loop.run(story())
+    assert 3600 < later - start < 3600.001
+    assert 1e-6 <= last - later < 1e-4
+
+
+def test_timers_of_one_moment_run_in_the_order_they_were_set() -> None:
+    loop = SimLoop(1)
+    ran: list[int] = []
+
+    async def story() -> None:
+        moment = loop.time() + 1
+        for number in range(20):
+            loop.call_at(moment, ran.append, number)
+        await asyncio.sleep(2)
+
+    loop.run(story())
+    assert ran == list(range(20))
+
+
+def test_waiting_for_nothing_is_a_deadlock() -> None:
+    loop = SimLoop(1)
+
+    async def story() -> None:
+        await loop.create_future()
+
+    with pytest.raises(Deadlock):
+        loop.run(story())
+
+
+def test_work_that_takes_too_long_is_out_of_time() -> None:
+    loop = SimLoop(1)
+
+    async def story() -> None:
+        while True:
+            await asyncio.sleep(1)
+
+    with pytest.raises(OutOfTime):
+        loop.run(story(), limit_s=10)
+
+
+def test_asyncio_timeouts_and_gather_work() -> None:
+    loop = SimLoop(1)
+
+    async def story() -> list[int]:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await asyncio.sleep(2)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.sleep(5), 1)
+        return await asyncio.gather(*(asyncio.sleep(1, number) for number in range(3)))
+
+    assert loop.run(story()) == [0, 1, 2]
+
+
+async def _count(ticks: list[float], loop: SimLoop) -> None:
+    while True:
+        await asyncio.sleep(1)
+        ticks.append(loop.time())
+
+
+def test_a_paused_process_gets_its_turns_later() -> None:
+    loop = SimLoop(1)
+    ticks: list[float] = []
+
+    async def story() -> tuple[int, int, int]:
+        process = Process(loop, "p", "h")
+        process.spawn(_count(ticks, loop))
+        await asyncio.sleep(3.5)
+        before = len(ticks)
+        process.pause()
+        await asyncio.sleep(10)
+        during = len(ticks)
+        process.resume()
+        await asyncio.sleep(0.2)
+        return before, during, len(ticks)
+
+    assert loop.run(story()) == (3, 3, 4)
+
+
+def test_a_dead_process_never_gets_another_turn_and_its_callers_learn_it() -> None:
+    loop = SimLoop(1)
+    ticks: list[float] = []
+
+    async def story() -> None:
+        process = Process(loop, "p", "h")
+        loop.call_later(3.5, process.die)
+        with pytest.raises(ProcessDied):
+            await process.call(_count(ticks, loop))
+        await asyncio.sleep(10)
+
+    loop.run(story())
+    assert len(ticks) == 3
+
+
+def test_pool_work_takes_time_and_is_cut_off_by_death() -> None:
+    loop = SimLoop(1)
+    done: list[str] = []
+    pool = ThreadPoolExecutor(1)
+
+    async def work() -> None:
+        await loop.run_in_executor(pool, done.append, "ran")
+        done.append("told")
+
+    async def story() -> None:
+        process = Process(loop, "p", "h")
+        loop.default_pool_times.low_s = loop.default_pool_times.high_s = 1.0
+        process.spawn(work())
+        process.spawn(work())
+        await asyncio.sleep(1.5)
+        assert done == ["ran"], "one worker, and its answer is still on the way"
+        await asyncio.sleep(0.6)
+        process.die()
+        await asyncio.sleep(5)
+
+    loop.run(story())
+    assert done == ["ran", "told", "ran"] or done == ["ran", "ran", "told"] or done == ["ran", "ran"]
+
+
+def test_an_exception_of_the_pool_reaches_the_caller() -> None:
+    loop = SimLoop(1)
+
+    async def story() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await loop.run_in_executor(None, lambda: 1 // 0)
+
+    loop.run(story())
+
+
+def test_what_nobody_handled_is_kept_with_the_name_of_its_process() -> None:
+    loop = SimLoop(1)
+
+    async def fail() -> None:
+        raise ValueError("lost")
+
+    async def story() -> None:
+        process = Process(loop, "p", "h")
+        process.spawn(fail())
+        loop.call_soon(lambda: 1 // 0, context=process.context())
+        await asyncio.sleep(1)
+
+    loop.run(story())
+    assert [type(fault["exception"]).__name__ for fault in loop.faults] == ["ZeroDivisionError", "ValueError"] or [
+        type(fault["exception"]).__name__ for fault in loop.faults
+    ] == ["ValueError", "ZeroDivisionError"]
+    assert {fault["process"] for fault in loop.faults} <= {"p", "the world"}
