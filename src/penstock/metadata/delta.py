@@ -237,6 +237,7 @@ class MetadataDelta:
             in_controlled_shutdown=record.in_controlled_shutdown,
             directories=tuple(record.log_dirs),
             features=_features(record),
+            host=record.host,
         )
 
     def _replay_unregister_broker(self, record: Any) -> None:

@@ -72,6 +72,14 @@ class BrokerImage(NamedTuple):
     in_controlled_shutdown: bool
     directories: tuple[bytes, ...]
     features: tuple[tuple[str, int, int], ...] = ()
+    host: str | None = None  # the machine it runs on, where it said so
+
+    @property
+    def machine(self) -> str:
+        """What brokers on one machine have in common: what they say, or the host name that they go by."""
+        if self.host is not None:
+            return self.host
+        return self.listeners[0].host if self.listeners else ""
 
     def listener(self, name: str) -> Listener | None:
         return next((listener for listener in self.listeners if listener.name == name), None)

@@ -167,6 +167,7 @@ def broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
         fenced=broker.fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,
         log_dirs=list(broker.directories),
+        host=broker.host,
     )
 
 

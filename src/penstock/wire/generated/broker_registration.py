@@ -13,6 +13,7 @@ from penstock.wire.primitives import (
     read_compact_nullable_string,
     read_compact_string,
     read_uuids,
+    read_uvarint,
     skip_tagged_fields,
     truncated,
     unencodable,
@@ -21,6 +22,9 @@ from penstock.wire.primitives import (
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
+    write_tagged_field,
+    write_uvarint,
+    wrong_tag_size,
 )
 from penstock.wire.struct import ApiMessage, Struct, UNSET
 
@@ -46,7 +50,7 @@ class BrokerRegistrationRequest(ApiMessage):
     MIN_VERSION = 0
     MAX_VERSION = 4
     FLEXIBLE_FROM = 0
-    __slots__ = ("broker_id", "cluster_id", "incarnation_id", "listeners", "features", "rack", "is_migrating_zk_broker", "log_dirs", "previous_broker_epoch",)
+    __slots__ = ("broker_id", "cluster_id", "incarnation_id", "listeners", "features", "rack", "is_migrating_zk_broker", "log_dirs", "previous_broker_epoch", "host",)
 
     def __init__(
         self,
@@ -59,6 +63,7 @@ class BrokerRegistrationRequest(ApiMessage):
         is_migrating_zk_broker: bool = False,
         log_dirs: list[bytes] = UNSET,
         previous_broker_epoch: int = -1,
+        host: str | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.cluster_id = cluster_id
@@ -69,6 +74,7 @@ class BrokerRegistrationRequest(ApiMessage):
         self.is_migrating_zk_broker = is_migrating_zk_broker
         self.log_dirs = [] if log_dirs is UNSET else log_dirs
         self.previous_broker_epoch = previous_broker_epoch
+        self.host = host
 
     class Listener(Struct):
         __slots__ = ("name", "host", "port", "security_protocol",)
@@ -156,10 +162,20 @@ def _decode_broker_registration_request_flexible(buf: memoryview, pos: int, vers
         pos += 8
     else:
         msg.previous_broker_epoch = -1
-    if buf[pos]:
-        pos = skip_tagged_fields(buf, pos)
-    else:
-        pos += 1
+    msg.host = None
+    if not buf[pos]:
+        return msg, pos + 1
+    tags, pos = read_uvarint(buf, pos)
+    for _ in range(tags):
+        tag, pos = read_uvarint(buf, pos)
+        size, pos = read_uvarint(buf, pos)
+        end = pos + size
+        if tag == 10000:
+            msg.host, pos = read_compact_nullable_string(buf, pos)
+        else:
+            pos = end
+        if pos != end:
+            raise wrong_tag_size(tag)
     return msg, pos
 
 
@@ -219,7 +235,15 @@ def _encode_broker_registration_request_flexible(msg: BrokerRegistrationRequest,
             out += item_log_dirs
     if version >= 3:
         out += pack_q(msg.previous_broker_epoch)
-    out.append(0)
+    tags = 0
+    tagged = bytearray()
+    if msg.host is not None:
+        value = bytearray()
+        write_compact_nullable_string(value, msg.host)
+        write_tagged_field(tagged, 10000, value)
+        tags += 1
+    write_uvarint(out, tags)
+    out += tagged
 
 
 def _encode_broker_registration_request_listener_flexible(msg: _BrokerRegistrationRequestListener, version: int, out: bytearray) -> None:

@@ -1449,7 +1449,7 @@ class RegisterBrokerRecord(RecordMessage):
     MIN_VERSION = 0
     MAX_VERSION = 4
     FLEXIBLE_FROM = 0
-    __slots__ = ("broker_id", "is_migrating_zk_broker", "incarnation_id", "broker_epoch", "end_points", "features", "rack", "fenced", "in_controlled_shutdown", "log_dirs", "cordoned_log_dirs",)
+    __slots__ = ("broker_id", "is_migrating_zk_broker", "incarnation_id", "broker_epoch", "end_points", "features", "rack", "fenced", "in_controlled_shutdown", "log_dirs", "cordoned_log_dirs", "host",)
 
     def __init__(
         self,
@@ -1464,6 +1464,7 @@ class RegisterBrokerRecord(RecordMessage):
         in_controlled_shutdown: bool = False,
         log_dirs: list[bytes] = UNSET,
         cordoned_log_dirs: list[bytes] | None = None,
+        host: str | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.is_migrating_zk_broker = is_migrating_zk_broker
@@ -1476,6 +1477,7 @@ class RegisterBrokerRecord(RecordMessage):
         self.in_controlled_shutdown = in_controlled_shutdown
         self.log_dirs = [] if log_dirs is UNSET else log_dirs
         self.cordoned_log_dirs = cordoned_log_dirs
+        self.host = host
 
     class BrokerEndpoint(Struct):
         __slots__ = ("name", "host", "port", "security_protocol",)
@@ -1561,6 +1563,7 @@ def _decode_register_broker_record_flexible(buf: memoryview, pos: int, version: 
         msg.in_controlled_shutdown = False
     msg.log_dirs = []
     msg.cordoned_log_dirs = None
+    msg.host = None
     if not buf[pos]:
         return msg, pos + 1
     tags, pos = read_uvarint(buf, pos)
@@ -1577,6 +1580,8 @@ def _decode_register_broker_record_flexible(buf: memoryview, pos: int, version: 
                 msg.cordoned_log_dirs = None
             else:
                 msg.cordoned_log_dirs, pos = read_uuids(buf, pos, count)
+        elif tag == 10000:
+            msg.host, pos = read_compact_nullable_string(buf, pos)
         else:
             pos = end
         if pos != end:
@@ -1664,6 +1669,11 @@ def _encode_register_broker_record_flexible(msg: RegisterBrokerRecord, version: 
             tags += 1
     elif msg.cordoned_log_dirs is not None:
         raise unsupported_field("RegisterBrokerRecord", "cordoned_log_dirs", version)
+    if msg.host is not None:
+        value = bytearray()
+        write_compact_nullable_string(value, msg.host)
+        write_tagged_field(tagged, 10000, value)
+        tags += 1
     write_uvarint(out, tags)
     out += tagged
 
