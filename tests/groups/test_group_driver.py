@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from penstock.broker import coordinator_leadership
+from penstock.broker import coordinator_batches, coordinator_leadership
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.hashing import coordinator_partition
 from penstock.wire.generated.heartbeat import HeartbeatRequest
@@ -328,18 +328,20 @@ def test_offsets_of_deleted_topics_go() -> None:
 
 
 def test_many_records_become_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_leadership, "_LOAD_WAIT_SECONDS", 10)  # a busy machine takes its time
+    # Small ones will do: a busy machine takes its time.
+    monkeypatch.setattr(coordinator_batches, "_BATCH_BYTES", 32 * 1024)
+    monkeypatch.setattr(coordinator_leadership, "_LOAD_WAIT_SECONDS", 10)
 
     async def test() -> None:
         world = GroupWorld()
-        request = commit_request(7, partitions=30_000)
+        request = commit_request(7, partitions=2_000)
         assert isinstance(await world.service.commit_offsets(request, 9), OffsetCommitResponse)
         assert 1 < len(world.partition.batches) < 10
-        assert all(len(batch) < 600_000 for _, batch in world.partition.batches)
+        assert all(len(batch) < 40_000 for _, batch in world.partition.batches)
         world.restart()
         offsets = await fetched(world)
         assert not isinstance(offsets, ErrorCode)
-        assert len(offsets) == 30_000
+        assert len(offsets) == 2_000
         await world.service.delete_groups(["g"])
         world.restart()
         assert await fetched(world) == {}
