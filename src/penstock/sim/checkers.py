@@ -1,0 +1,254 @@
+"""Checkers over client histories, by the names that Jepsen gave the anomalies.
+
+Each takes a history and returns what is wrong with it; none knows how the broker works. `check_history` runs all.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from penstock.sim.history import (
+    Begin,
+    Commit,
+    Final,
+    History,
+    Outcome,
+    Poll,
+    Send,
+    TopicPartition,
+    TransactionEnd,
+)
+
+
+class Anomaly(NamedTuple):
+    name: str
+    what: str
+
+
+def _reads(history: History) -> Iterator[tuple[TopicPartition, int, str]]:
+    """Every time somebody was told which value is at an offset."""
+    for event in history.events:
+        if isinstance(event, Send) and event.outcome is Outcome.OK and event.offset >= 0:
+            yield event.partition, event.offset, event.value
+        elif isinstance(event, Poll | Final):
+            for offset, value in event.records:
+                yield event.partition, offset, value
+
+
+def check_inconsistent_offsets(history: History) -> list[Anomaly]:
+    """One offset, two values."""
+    seen: dict[tuple[TopicPartition, int], str] = {}
+    found = []
+    for partition, offset, value in _reads(history):
+        if seen.setdefault((partition, offset), value) != value:
+            what = f"{_name(partition)}@{offset} was {seen[partition, offset]} and is {value}"
+            found.append(Anomaly("inconsistent-offsets", what))
+    return found
+
+
+def check_duplicates(history: History) -> list[Anomaly]:
+    """One value, two offsets: a retry was appended again."""
+    seen: dict[tuple[TopicPartition, str], int] = {}
+    found = []
+    for partition, offset, value in _reads(history):
+        if seen.setdefault((partition, value), offset) != offset:
+            what = f"{value} is at {_name(partition)}@{seen[partition, value]} and @{offset}"
+            found.append(Anomaly("duplicate", what))
+    return found
+
+
+def check_phantoms(history: History) -> list[Anomaly]:
+    """Values that nobody sent there, or whose send certainly failed."""
+    sent = {
+        (event.partition, event.value)
+        for event in history.events
+        if isinstance(event, Send) and event.outcome is not Outcome.FAILED
+    }
+    return [
+        Anomaly("phantom", f"{value} at {_name(partition)}@{offset} was never sent")
+        for partition, offset, value in _reads(history)
+        if (partition, value) not in sent
+    ]
+
+
+def check_lost_writes(history: History) -> list[Anomaly]:
+    """Acknowledged, and not there in the end."""
+    finals = {event.partition: dict(event.records) for event in history.events if _is_plain_final(event)}
+    found = []
+    for event in history.events:
+        if not isinstance(event, Send) or event.outcome is not Outcome.OK or event.partition not in finals:
+            continue
+        if finals[event.partition].get(event.offset) != event.value:
+            found.append(Anomaly("lost-write", f"{event.value} acknowledged at {_name(event.partition)}@{event.offset}"))
+    return found
+
+
+def check_vanished_reads(history: History) -> list[Anomaly]:
+    """Read by somebody, and not there in the end: it was shown before it was safe."""
+    finals = {event.partition: dict(event.records) for event in history.events if _is_plain_final(event)}
+    found = []
+    for event in history.events:
+        if isinstance(event, Poll) and event.partition in finals:
+            final = finals[event.partition]
+            found += [
+                Anomaly("vanished-read", f"{value} was read at {_name(event.partition)}@{offset}")
+                for offset, value in event.records
+                if final.get(offset) != value
+            ]
+    return found
+
+
+def check_polls(history: History) -> list[Anomaly]:
+    """Within one assignment a consumer sees each record once, in order, and skips none that is there."""
+    contents = _contents(history)
+    last: dict[tuple[str, TopicPartition], tuple[int, int]] = {}  # → (assignment, next offset)
+    found = []
+    for event in history.events:
+        if isinstance(event, Begin):
+            last[event.client, event.partition] = (event.assignment, event.position)
+        if not isinstance(event, Poll) or not event.records:
+            continue
+        key = (event.client, event.partition)
+        assignment, expected = last.get(key, (event.assignment, -1))
+        if assignment != event.assignment:
+            expected = -1
+        inner = ""
+        for offset, _ in event.records:
+            if offset < expected:
+                what = f"{event.client} read {_name(event.partition)}@{offset} after @{expected - 1}"
+                found.append(Anomaly(f"{inner}nonmonotonic-poll", what))
+            elif expected >= 0:
+                found += _skipped(event, contents, expected, offset, inner)
+            expected = offset + 1
+            inner = "int-"
+        last[key] = (event.assignment, expected)
+    return found
+
+
+def _skipped(
+    poll: Poll, contents: dict[tuple[TopicPartition, bool], set[int]], start: int, end: int, inner: str
+) -> list[Anomaly]:
+    there = contents.get((poll.partition, poll.read_committed), set())
+    return [
+        Anomaly(f"{inner}poll-skip", f"{poll.client} skipped {_name(poll.partition)}@{offset}")
+        for offset in range(start, end)
+        if offset in there
+    ]
+
+
+def _contents(history: History) -> dict[tuple[TopicPartition, bool], set[int]]:
+    """The offsets that a reader of that isolation must meet."""
+    contents: dict[tuple[TopicPartition, bool], set[int]] = {}
+    for event in history.events:
+        if isinstance(event, Poll | Final):
+            offsets = contents.setdefault((event.partition, event.read_committed), set())
+            offsets.update(offset for offset, _ in event.records)
+    for (partition, read_committed), offsets in list(contents.items()):
+        if read_committed:  # whoever reads everything reads this too
+            contents.setdefault((partition, False), set()).update(offsets)
+    return contents
+
+
+def check_send_order(history: History) -> list[Anomaly]:
+    """A client that sends one record after the other finds them in that order."""
+    last: dict[tuple[str, TopicPartition], int] = {}
+    found = []
+    for event in history.events:
+        if isinstance(event, Send) and event.outcome is Outcome.OK and event.offset >= 0:
+            key = (event.client, event.partition)
+            if event.offset <= last.get(key, -1):
+                what = f"{event.client} got {_name(event.partition)}@{event.offset} after @{last[key]}"
+                found.append(Anomaly("nonmonotonic-send", what))
+            last[key] = max(last.get(key, -1), event.offset)
+    return found
+
+
+def check_transactions(history: History) -> list[Anomaly]:
+    """G1a: aborted records are read by nobody who asked for committed ones, and open ones neither."""
+    owner = {
+        (event.partition, event.value): (event.client, event.transaction)
+        for event in history.events
+        if isinstance(event, Send) and event.transaction is not None
+    }
+    ending: dict[tuple[str, int | None], bool] = {}
+    aborted = {
+        (event.client, event.transaction)
+        for event in history.events
+        if isinstance(event, TransactionEnd) and not event.commit and event.outcome is Outcome.OK and not event.begun
+    }
+    found = []
+    for event in history.events:
+        if isinstance(event, TransactionEnd):
+            ending[event.client, event.transaction] = event.commit
+        elif isinstance(event, Poll | Final) and event.read_committed:
+            for offset, value in event.records:
+                transaction = owner.get((event.partition, value))
+                where = f"{value} at {_name(event.partition)}@{offset}"
+                if transaction in aborted:
+                    found.append(Anomaly("aborted-read", f"{where}: its transaction was aborted (G1a)"))
+                elif transaction is not None and not ending.get(transaction, False):
+                    found.append(Anomaly("dirty-read", f"{where}: its transaction was not being committed"))
+    return found
+
+
+def check_torn_transactions(history: History) -> list[Anomaly]:
+    """Of a committed transaction everything is there for readers of committed records."""
+    finals = {
+        event.partition: {value for _, value in event.records}
+        for event in history.events
+        if isinstance(event, Final) and event.read_committed
+    }
+    committed = {
+        (event.client, event.transaction)
+        for event in history.events
+        if isinstance(event, TransactionEnd) and event.commit and event.outcome is Outcome.OK and not event.begun
+    }
+    return [
+        Anomaly("torn-transaction", f"{event.value} of a committed transaction is not in {_name(event.partition)}")
+        for event in history.events
+        if isinstance(event, Send)
+        and event.outcome is Outcome.OK
+        and (event.client, event.transaction) in committed
+        and event.partition in finals
+        and event.value not in finals[event.partition]
+    ]
+
+
+def check_commits(history: History) -> list[Anomaly]:
+    """A group goes on where it had got to: not before its last acknowledged commit."""
+    committed: dict[tuple[str, TopicPartition], int] = {}
+    found = []
+    for event in history.events:
+        if isinstance(event, Commit) and event.outcome is Outcome.OK:
+            committed[event.group, event.partition] = event.offset
+        elif isinstance(event, Begin):
+            floor = committed.get((event.group, event.partition), -1)
+            if event.position < floor:
+                what = f"{event.group} begins {_name(event.partition)} at {event.position}, committed was {floor}"
+                found.append(Anomaly("lost-commit", what))
+    return found
+
+
+def _is_plain_final(event: object) -> bool:
+    return isinstance(event, Final) and not event.read_committed
+
+
+def _name(partition: TopicPartition) -> str:
+    return f"{partition[0]}-{partition[1]}"
+
+
+CHECKERS: tuple[Callable[[History], list[Anomaly]], ...] = (
+    check_inconsistent_offsets,
+    check_duplicates,
+    check_phantoms,
+    check_lost_writes,
+    check_vanished_reads,
+    check_polls,
+    check_send_order,
+    check_transactions,
+    check_torn_transactions,
+    check_commits,
+)
+
+
+def check_history(history: History) -> list[Anomaly]:
+    return [anomaly for check in CHECKERS for anomaly in check(history)]

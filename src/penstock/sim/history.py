@@ -1,0 +1,91 @@
+"""What the clients of a world did and were told, in order: the evidence for the checkers.
+
+Every value is sent once in its life, so that a record read anywhere is known by its value. An operation is `ok` (the
+broker said so), `failed` (it certainly did not happen) or `unknown` (a timeout, a lost connection: it may have
+happened, and it may still happen).
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+TopicPartition = tuple[str, int]
+
+
+class Outcome(Enum):
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class Send(NamedTuple):
+    """One record sent. `transaction` numbers the sender's transactions; None where it uses none."""
+
+    client: str
+    partition: TopicPartition
+    value: str
+    outcome: Outcome
+    offset: int = -1
+    transaction: int | None = None
+
+
+class Poll(NamedTuple):
+    """What one poll returned of one partition. `assignment` counts the times a consumer was given its partitions."""
+
+    client: str
+    partition: TopicPartition
+    records: tuple[tuple[int, str], ...]
+    assignment: int = 0
+    read_committed: bool = False
+
+
+class Begin(NamedTuple):
+    """An assignment begins: the consumer reads the partition from `position`."""
+
+    client: str
+    group: str
+    partition: TopicPartition
+    position: int
+    assignment: int
+
+
+class Commit(NamedTuple):
+    client: str
+    group: str
+    partition: TopicPartition
+    offset: int
+    outcome: Outcome
+
+
+class TransactionEnd(NamedTuple):
+    """`begun` at invocation, before its outcome is known: readers may see its records from then on."""
+
+    client: str
+    transaction: int
+    commit: bool
+    outcome: Outcome
+    begun: bool = False
+
+
+class Final(NamedTuple):
+    """Everything a partition holds when all is over, read from its beginning."""
+
+    partition: TopicPartition
+    records: tuple[tuple[int, str], ...]
+    read_committed: bool = False
+
+
+Event = Send | Poll | Begin | Commit | TransactionEnd | Final
+
+
+class History:
+    """Grows in the order in which things became known."""
+
+    def __init__(self, events: list[Event] | None = None) -> None:
+        self.events: list[Event] = list(events or ())
+
+    def add(self, event: Event) -> None:
+        self.events.append(event)
+
+    def count(self, kind: type, outcome: Outcome | None = None) -> int:
+        found = (event for event in self.events if isinstance(event, kind))
+        return sum(outcome is None or getattr(event, "outcome", None) is outcome for event in found)

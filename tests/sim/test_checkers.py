@@ -1,0 +1,81 @@
+"""Every checker can fail: histories made by hand, each with one thing wrong."""
+
+import pytest
+
+from penstock.sim.checkers import CHECKERS, check_history
+from penstock.sim.history import Begin, Commit, Event, Final, History, Outcome, Poll, Send, TransactionEnd
+
+P = ("t", 0)
+OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
+
+
+def sent(value: str, offset: int, **more: object) -> Send:
+    return Send("p", P, value, OK, offset, **more)  # type: ignore[arg-type]
+
+
+GOOD: list[Event] = [
+    sent("a", 0),
+    Begin("c", "g", P, 0, 1),
+    Poll("c", P, ((0, "a"),), 1),
+    Commit("c", "g", P, 1, OK),
+    sent("b", 1),
+    Send("p", P, "c", UNKNOWN),
+    Send("p", P, "x", FAILED),
+    Poll("c", P, ((1, "b"), (2, "c")), 1),
+    Begin("d", "g", P, 1, 2),
+    Poll("d", P, ((1, "b"), (2, "c")), 2),
+    sent("e", 3, transaction=1),
+    TransactionEnd("p", 1, True, UNKNOWN, begun=True),
+    Poll("r", P, ((0, "a"), (1, "b"), (2, "c"), (3, "e")), 0, True),
+    TransactionEnd("p", 1, True, OK),
+    sent("f", 5, transaction=2),
+    TransactionEnd("p", 2, False, OK),
+    Poll("d", P, ((3, "e"), (5, "f")), 2),
+    Final(P, ((0, "a"), (1, "b"), (2, "c"), (3, "e"), (5, "f"))),
+    Final(P, ((0, "a"), (1, "b"), (2, "c"), (3, "e")), True),
+]
+
+BAD: dict[str, list[Event]] = {
+    "inconsistent-offsets": [sent("a", 0), sent("b", 1), Poll("c", P, ((0, "b"),))],
+    "duplicate": [sent("a", 0), Poll("c", P, ((0, "a"), (1, "a")))],
+    "phantom": [Poll("c", P, ((0, "a"),))],
+    "lost-write": [sent("a", 0), sent("b", 1), Final(P, ((0, "a"),))],
+    "vanished-read": [Send("p", P, "a", UNKNOWN), Poll("c", P, ((0, "a"),)), Final(P, ())],
+    "poll-skip": [sent("a", 0), sent("b", 1), Begin("c", "g", P, 0, 1), Poll("c", P, ((1, "b"),), 1), Final(P, ((0, "a"), (1, "b")))],
+    "int-poll-skip": [sent("a", 0), sent("b", 1), sent("c", 2), Poll("c", P, ((0, "a"), (2, "c"))), Poll("d", P, ((1, "b"),))],
+    "nonmonotonic-poll": [sent("a", 0), sent("b", 1), Poll("c", P, ((0, "a"), (1, "b"))), Poll("c", P, ((1, "b"),))],
+    "int-nonmonotonic-poll": [sent("a", 0), sent("b", 1), Poll("c", P, ((1, "b"), (0, "a")))],
+    "nonmonotonic-send": [sent("a", 1), sent("b", 0)],
+    "aborted-read": [
+        sent("a", 0, transaction=1),
+        TransactionEnd("p", 1, False, OK),
+        Poll("c", P, ((0, "a"),), 0, True),
+    ],
+    "dirty-read": [sent("a", 0, transaction=1), Poll("c", P, ((0, "a"),), 0, True)],
+    "torn-transaction": [
+        sent("a", 0, transaction=1),
+        sent("b", 1, transaction=1),
+        TransactionEnd("p", 1, True, OK),
+        Final(P, ((0, "a"),), True),
+    ],
+    "lost-commit": [
+        Begin("c", "g", P, 0, 1),
+        Commit("c", "g", P, 5, OK),
+        Commit("c", "g", P, 9, UNKNOWN),
+        Begin("d", "g", P, 3, 2),
+    ],
+}  # fmt: skip
+
+
+def test_a_good_history_passes() -> None:
+    assert check_history(History(GOOD)) == []
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_each_anomaly_is_found(name: str) -> None:
+    assert name in {anomaly.name for anomaly in check_history(History(BAD[name]))}
+
+
+def test_every_checker_finds_something() -> None:
+    for check in CHECKERS:
+        assert any(check(History(events)) for events in BAD.values()), check.__name__
