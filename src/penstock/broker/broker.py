@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
+from penstock.broker.controller_channel import ControllerChannel
 from penstock.broker.controller_service import ControllerService
 from penstock.broker.fetch_sessions import FetchSessionCache
 from penstock.broker.gate import Gate
@@ -14,8 +15,10 @@ from penstock.broker.group_driver import GroupService
 from penstock.broker.group_partition import LedPartition
 from penstock.broker.handlers.fetch import FetchHandler
 from penstock.broker.handlers.produce import ProduceHandler
+from penstock.broker.image_watch import ImageWatch
 from penstock.broker.metadata_driver import MetadataDriver
 from penstock.broker.partitions import PartitionTable
+from penstock.broker.peers import Peers
 from penstock.broker.reachability import ReachabilityWatch
 from penstock.broker.router import Router
 from penstock.broker.transaction_driver import TransactionService
@@ -49,6 +52,7 @@ class Broker:
         clock: Clock,
         rng: Rng,
         pool: Executor | None,
+        peers: Peers | None = None,
     ) -> None:
         self.cluster_id = cluster_id
         self.node_id = driver.static_settings.node_id
@@ -58,6 +62,9 @@ class Broker:
         self.logs = logs
         self.driver = driver
         self.controller = ControllerService(driver, clock, self.node_id)
+        self.peers = peers or Peers(f"broker-{self.node_id}")
+        self.channel = ControllerChannel(driver, self.peers, lambda request: self.router.handle_locally(request))
+        self.image_watch = ImageWatch(lambda: driver.image)
         self.gate = Gate(AllowAll())
         self.partitions = PartitionTable(self.node_id, lambda: driver.image, self._open_log, pool)
         self.fetch_sessions = FetchSessionCache(self.settings.max_incremental_fetch_session_cache_slots, rng)
@@ -80,6 +87,7 @@ class Broker:
         driver.add_listener(self._follow_metadata)
         driver.add_listener(self.groups.on_metadata)
         driver.add_listener(self.transactions.on_metadata)
+        driver.add_listener(self.image_watch.on_metadata)
 
     @property
     def settings(self) -> BrokerSettings:
@@ -98,6 +106,9 @@ class Broker:
 
     def connection_closed(self, connection: Connection) -> None:
         self.fetch.connection_closed(connection)
+
+    def heartbeats_ended(self, broker_id: int, broker_epoch: int) -> None:
+        """The connection by which a broker reported to this node was lost."""
 
     # -- logs -----------------------------------------------------------------------------------------------------
 

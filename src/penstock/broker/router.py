@@ -14,13 +14,15 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.context import RequestContext
+from penstock.broker.forwarding import FORWARDED_APIS, Forwarding
 from penstock.broker.frames import encode_response_frame
 from penstock.net.connection import Connection, Reply
 from penstock.security.verdicts import ANONYMOUS
 from penstock.wire.apis import API_TABLE, Api
 from penstock.wire.errors import WireError
 from penstock.wire.primitives import DECODE_FAULTS, skip_tagged_fields
-from penstock.wire.served import SERVED_VERSIONS
+from penstock.wire.served import CONTROLLER_VERSIONS, SERVED, SERVED_VERSIONS
+from penstock.wire.struct import ApiMessage
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.broker")
 
 _HEAD = struct.Struct(">hhih")
-_PRODUCE, _FETCH, _METADATA, _API_VERSIONS = 0, 1, 3, 18
+_PRODUCE, _FETCH, _METADATA, _API_VERSIONS, _BROKER_HEARTBEAT = 0, 1, 3, 18, 63
 _BOOTSTRAP = (_METADATA, _API_VERSIONS)
 
 Handler = Callable[["Broker", RequestContext, Any], Awaitable[Any]]
@@ -55,14 +57,16 @@ class HotHandler(Protocol):
 class ConnectionState:
     """What the router remembers of a connection between two requests."""
 
-    __slots__ = ("client_id", "client_id_bytes", "queue", "reached_us", "working")
+    __slots__ = ("client_id", "client_id_bytes", "heartbeat_of", "queue", "reached_us", "served", "working")
 
-    def __init__(self) -> None:
+    def __init__(self, served: frozenset[tuple[int, int]]) -> None:
+        self.served = served
         self.client_id: str | None = None
         self.client_id_bytes: bytes | None = None
         self.queue: deque[Callable[[], Awaitable[None]]] = deque()
         self.working = False
         self.reached_us = False  # sent something beyond what a client sends to find its brokers
+        self.heartbeat_of: tuple[int, int] | None = None  # broker id and epoch, where a broker reports by it
 
 
 class Router:
@@ -70,19 +74,24 @@ class Router:
 
     def __init__(self, broker: "Broker", produce: HotHandler, fetch: HotHandler) -> None:
         self.requests: dict[int, int] = {}
+        self.controller_listeners = broker.static_settings.controller_listener_set
         self._broker = broker
+        self._forwarding = Forwarding(broker)
         self._hot: dict[int, HotHandler] = {_PRODUCE: produce, _FETCH: fetch}
         self._handlers: dict[int, Handler] = {}
         # The event loop keeps only weak references to tasks.
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connection_opened(self, connection: Connection) -> None:
-        connection.tag = ConnectionState()
+        on_controller = connection.listener_name in self.controller_listeners
+        connection.tag = ConnectionState(CONTROLLER_VERSIONS if on_controller else SERVED_VERSIONS)
 
     def connection_closed(self, connection: Connection) -> None:
         state: ConnectionState | None = connection.tag
         if state is not None:
             state.queue.clear()
+            if state.heartbeat_of is not None:
+                self._broker.heartbeats_ended(*state.heartbeat_of)
         self._broker.connection_closed(connection)
 
     def frame_received(self, connection: Connection, frame: memoryview) -> None:
@@ -140,7 +149,7 @@ class Router:
         position: int,
     ) -> None:
         api_key = context.api_key
-        if (api_key, context.api_version) not in SERVED_VERSIONS:
+        if (api_key, context.api_version) not in state.served:
             self._refuse_version(connection, context)
             return
         self.requests[api_key] = self.requests.get(api_key, 0) + 1
@@ -194,13 +203,27 @@ class Router:
             state.working = False
 
     async def _run(self, connection: Connection, reply: Reply, context: RequestContext, request: Any) -> None:
-        handler = self._handlers.get(context.api_key) or self._load_handler(context.api_key)
-        response = await handler(self._broker, context, request)
+        if context.api_key in FORWARDED_APIS and connection.tag.served is SERVED_VERSIONS:
+            reply.send([await self._forwarding.answer(context, request)])
+            return
+        if context.api_key == _BROKER_HEARTBEAT:
+            connection.tag.heartbeat_of = (request.broker_id, request.broker_epoch)
+        response = await self.handle(context, request)
         try:
             frame = encode_response_frame(context, response)
         except WireError as error:
             raise AssertionError(f"a response of this broker cannot be encoded: {error}") from error
         reply.send([frame])
+
+    async def handle(self, context: RequestContext, request: Any) -> Any:
+        """The answer of this node's own handler."""
+        handler = self._handlers.get(context.api_key) or self._load_handler(context.api_key)
+        return await handler(self._broker, context, request)
+
+    async def handle_locally(self, request: ApiMessage, version: int | None = None) -> Any:
+        """The answer to this broker itself, at the newest version served; no connection is involved."""
+        newest = SERVED[request.API_KEY].max_version if version is None else version
+        return await self.handle(RequestContext(request.API_KEY, newest), request)
 
     def _load_handler(self, api_key: int) -> Handler:
         """Handlers are imported at first use: start-up pays only for what is asked of it."""

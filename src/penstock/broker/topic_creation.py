@@ -3,26 +3,35 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.controller.topics import CreatedTopic, NewTopic, decide_create_topics
+from penstock.broker.controller_channel import ControllerUnavailable
 from penstock.metadata.image import OFFSETS_TOPIC, TRANSACTION_TOPIC, TopicImage
 from penstock.model.errors import ErrorCode, Refusal
+from penstock.wire.generated.create_topics import CreateTopicsRequest, CreateTopicsResponse
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
+_NEWS_MS = 2_000.0  # how long a change that is committed may take to reach this node
+NewTopic = CreateTopicsRequest.CreatableTopic
+Config = CreateTopicsRequest.CreatableTopicConfig
+
 
 async def create_on_demand(broker: "Broker", names: Sequence[str]) -> dict[str, Refusal]:
     """Creates what does not exist; answers why some could not be. Another client's creating it first is fine."""
-    topics = [_new_topic(broker, name) for name in names]
-    answers: list[CreatedTopic | Refusal] = await broker.controller.submit(
-        lambda view: decide_create_topics(view.image, topics, broker.settings, broker.rng),
-        unavailable=lambda refusal: [refusal] * len(topics),
-    )
-    return {
-        name: answer
-        for name, answer in zip(names, answers, strict=True)
-        if isinstance(answer, Refusal) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS
+    timeout_ms = broker.settings.request_timeout_ms
+    request = CreateTopicsRequest(topics=[_new_topic(broker, name) for name in names], timeout_ms=timeout_ms)
+    try:
+        response = await broker.channel.send(request, CreateTopicsResponse, timeout_ms)
+    except ControllerUnavailable as error:
+        return {name: Refusal(ErrorCode.LEADER_NOT_AVAILABLE, str(error)) for name in names}
+    refused = {
+        topic.name: Refusal(ErrorCode(topic.error_code), topic.error_message or "")
+        for topic in response.topics
+        if topic.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
     }
+    made = [name for name in names if name not in refused]
+    await broker.image_watch.until(lambda image: all(image.topic(name) is not None for name in made), _NEWS_MS)
+    return refused
 
 
 async def ensure_internal_topic(broker: "Broker", name: str) -> TopicImage | Refusal:
@@ -46,6 +55,9 @@ def _new_topic(broker: "Broker", name: str) -> NewTopic:
         factor = settings.transaction_state_log_replication_factor
         own = {"compression.type": "uncompressed", "segment.bytes": str(settings.transaction_state_log_segment_bytes)}
     else:
-        return NewTopic(name)
-    brokers = len(broker.image.usable_brokers())
-    return NewTopic(name, partitions, max(1, min(factor, brokers)), configs={"cleanup.policy": "compact", **own})
+        return NewTopic(name, -1, -1)
+    configs = {"cleanup.policy": "compact", **own}
+    brokers = len(broker.image.brokers)
+    return NewTopic(
+        name, partitions, max(1, min(factor, brokers)), configs=[Config(key, value) for key, value in configs.items()]
+    )

@@ -70,6 +70,7 @@ SERVED: dict[int, Served] = {
     ApiKey.DELETE_GROUPS: Served(0, 3),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, "Resources: topics and brokers."),
     ApiKey.OFFSET_DELETE: Served(0, 0),
+    ApiKey.ENVELOPE: Served(0, 0, "On controller listeners."),
     ApiKey.DESCRIBE_CLUSTER: Served(0, 2),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(0, 1),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Served(0, 1),
@@ -119,7 +120,6 @@ NOT_SERVED: dict[int, str] = {
     ApiKey.REMOVE_RAFT_VOTER: _QUORUM,
     ApiKey.UPDATE_RAFT_VOTER: _QUORUM,
     ApiKey.ALTER_PARTITION: _CLUSTER,
-    ApiKey.ENVELOPE: _CLUSTER,
     ApiKey.BROKER_REGISTRATION: _CLUSTER,
     ApiKey.BROKER_HEARTBEAT: _CLUSTER,
     ApiKey.UNREGISTER_BROKER: _CLUSTER,
@@ -147,18 +147,32 @@ NOT_SERVED: dict[int, str] = {
 }
 
 
-SERVED_VERSIONS = frozenset(
-    (key, version) for key, entry in SERVED.items() for version in range(entry.min_version, entry.max_version + 1)
-)
+def _versions_on(kind: str) -> frozenset[tuple[int, int]]:
+    return frozenset(
+        (key, version)
+        for key, entry in SERVED.items()
+        if kind in API_TABLE[key].listeners
+        for version in range(entry.min_version, entry.max_version + 1)
+    )
+
+
+SERVED_VERSIONS = _versions_on("broker")
+"""(key, version) of what is answered to clients and to brokers that replicate."""
+CONTROLLER_VERSIONS = _versions_on("controller")
+"""(key, version) of what is answered on a controller's listener: the quorum, brokers reporting, administration."""
 
 
 def is_served(api_key: int, version: int) -> bool:
-    return (api_key, version) in SERVED_VERSIONS
+    return (api_key, version) in SERVED_VERSIONS or (api_key, version) in CONTROLLER_VERSIONS
 
 
-def advertised_versions() -> list[tuple[int, int, int]]:
-    """(key, min, max) of every API for the ApiVersions response, by key."""
-    return [(key, served.first_advertised, served.last_advertised) for key, served in sorted(SERVED.items())]
+def advertised_versions(kind: str = "broker") -> list[tuple[int, int, int]]:
+    """(key, min, max) of every API for the ApiVersions response of a `broker` or `controller` listener, by key."""
+    return [
+        (key, served.first_advertised, served.last_advertised)
+        for key, served in sorted(SERVED.items())
+        if kind in API_TABLE[key].listeners
+    ]
 
 
 def api_name(api_key: int) -> str:

@@ -1,6 +1,7 @@
 """ApiVersions (key 18), versions 0–4.
 
 v3: client software name and version, features (KIP-511, KIP-584). v4: a supported feature may start at 0 (KIP-1022).
+A controller's listener names what brokers ask of the controller and of each other's quorum; other listeners do not.
 A version that is not served is answered in version 0 with UNSUPPORTED_VERSION, so that any client can go on.
 """
 
@@ -21,14 +22,15 @@ _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 async def handle(broker: "Broker", context: "RequestContext", request: ApiVersionsRequest) -> ApiVersionsResponse:
+    kind = "controller" if context.listener_name in broker.router.controller_listeners else "broker"
     if context.api_version >= 3 and not (
         _SOFTWARE_NAME.fullmatch(request.client_software_name)
         and _SOFTWARE_NAME.fullmatch(request.client_software_version)
     ):
-        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=_api_keys())
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=_api_keys(kind))
     image = broker.image
     return ApiVersionsResponse(
-        api_keys=_api_keys(),
+        api_keys=_api_keys(kind),
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name, levels.minimum, levels.maximum)
             for name, levels in SUPPORTED_FEATURES.items()
@@ -43,8 +45,8 @@ async def handle(broker: "Broker", context: "RequestContext", request: ApiVersio
 
 def unsupported_version_response() -> ApiVersionsResponse:
     """For the router: the answer, in version 0, to a version that is not served."""
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys())
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys("broker"))
 
 
-def _api_keys() -> list[ApiVersionsResponse.ApiVersion]:
-    return [ApiVersionsResponse.ApiVersion(*row) for row in advertised_versions()]
+def _api_keys(kind: str) -> list[ApiVersionsResponse.ApiVersion]:
+    return [ApiVersionsResponse.ApiVersion(*row) for row in advertised_versions(kind)]

@@ -72,14 +72,39 @@ class BrokerSettings(CoordinationSettings, frozen=True, kw_only=True):
 
     @property
     def listener_list(self) -> tuple[Listener, ...]:
-        return parse_listeners(self.listeners, parse_protocol_map(self.listener_security_protocol_map))
+        return parse_listeners(self.listeners, self._protocols())
 
     @property
     def advertised_listener_list(self) -> tuple[Listener, ...]:
         """Empty when clients are told the address by which they came."""
-        if not self.advertised_listeners:
-            return ()
-        return parse_listeners(self.advertised_listeners, parse_protocol_map(self.listener_security_protocol_map))
+        return parse_listeners(self.advertised_listeners or (), self._protocols())
+
+    @property
+    def controller_listener_set(self) -> frozenset[str]:
+        """Names of those listeners that serve the controller."""
+        wanted = {name.upper() for name in self.controller_listener_names}
+        return frozenset(listener.name for listener in self.listener_list if listener.name in wanted)
+
+    @property
+    def inter_broker_listener(self) -> str | None:
+        """The listener by which brokers reach each other; None where there are only the controller's."""
+        if self.inter_broker_listener_name:
+            return self.inter_broker_listener_name.upper()
+        controllers = self.controller_listener_set
+        return next((each.name for each in self.listener_list if each.name not in controllers), None)
+
+    @property
+    def is_broker(self) -> bool:
+        return "broker" in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        return "controller" in self.process_roles
+
+    def _protocols(self) -> dict[str, str]:
+        """A controller's listener that the map does not name is plaintext, as with Kafka."""
+        plain = {name.upper(): "PLAINTEXT" for name in self.controller_listener_names}
+        return plain | parse_protocol_map(self.listener_security_protocol_map)
 
     def check(self) -> None:
         """Rules that join several settings. Raises `SettingError`."""
@@ -121,7 +146,7 @@ class BrokerSettings(CoordinationSettings, frozen=True, kw_only=True):
 
     def _check_listeners(self) -> None:
         try:
-            protocols = parse_protocol_map(self.listener_security_protocol_map)
+            protocols = self._protocols()
         except ValueError as error:
             shown = ",".join(self.listener_security_protocol_map)
             raise SettingError("listener.security.protocol.map", shown, str(error)) from None
@@ -132,6 +157,7 @@ class BrokerSettings(CoordinationSettings, frozen=True, kw_only=True):
                 raise SettingError("listeners", ",".join(self.listeners), reason)
         if not served:
             raise SettingError("listeners", "", "it needs at least one listener")
+        self._check_inter_broker_listener()
         if self.advertised_listeners:
             shown = ",".join(self.advertised_listeners)
             for listener in self._check_endpoints("advertised.listeners", self.advertised_listeners, protocols):
@@ -139,6 +165,17 @@ class BrokerSettings(CoordinationSettings, frozen=True, kw_only=True):
                     raise SettingError("advertised.listeners", shown, "clients need a host they can reach")
                 if listener.name not in {known.name for known in served}:
                     raise SettingError("advertised.listeners", shown, f"{listener.name} is not one of listeners")
+
+    def _check_inter_broker_listener(self) -> None:
+        name, known = self.inter_broker_listener, {listener.name for listener in self.listener_list}
+        if not self.is_broker:
+            return
+        if name is None:
+            reason = "a broker needs a listener besides the controller's"
+            raise SettingError("listeners", ",".join(self.listeners), reason)
+        if name not in known or name in self.controller_listener_set:
+            reason = "it must be one of listeners, and not one of the controller's"
+            raise SettingError("inter.broker.listener.name", name, reason)
 
     @staticmethod
     def _check_endpoints(name: str, entries: tuple[str, ...], protocols: dict[str, str]) -> tuple[Listener, ...]:

@@ -51,12 +51,17 @@ class ConnectionSettings(Struct, frozen=True, kw_only=True):
         List("Security protocol of each listener name, as NAME:PROTOCOL. This release serves PLAINTEXT."),
     ] = ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT")
     inter_broker_listener_name: Annotated[
-        str | None, Text("Listener that brokers use among themselves.", no_effect=_ONE_BROKER)
+        str | None,
+        Text("Listener that brokers use among themselves; without it the first that is not a controller's."),
     ] = None
     controller_listener_names: Annotated[
         tuple[str, ...],
-        List("Listeners of the controller.", no_effect="controller and broker share the process and need no socket"),
-    ] = ()
+        List(
+            "Names of listeners that serve the controller: the quorum, and what brokers ask of it. A cluster needs "
+            "one in `listeners`; a node that is alone needs none.",
+            kafka_default="",
+        ),
+    ] = ("CONTROLLER",)
 
     max_connections: Annotated[
         int,
@@ -131,9 +136,8 @@ class ConnectionSettings(Struct, frozen=True, kw_only=True):
     request_timeout_ms: Annotated[
         int,
         Int(
-            "How long the broker waits for its own controller and peers.",
+            "How long the broker waits for the controller.",
             at_least=1,
-            no_effect="the controller is in the process; a change is answered when it is on disk",
         ),
     ] = 30_000
 

@@ -211,7 +211,6 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
         Int(
             "How often a broker reports to the controller.",
             at_least=1,
-            no_effect="the only broker shares the controller's process",
             kafka_default="2000",
         ),
     ] = 500
@@ -220,7 +219,6 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
         Int(
             "A broker silent for this long is fenced.",
             at_least=1,
-            no_effect="the only broker shares the controller's process",
             kafka_default="9000",
         ),
     ] = 3_000
