@@ -9,9 +9,11 @@ import contextlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.model.ports import SystemRng
 from penstock.quorum.core import Bundle, Quorum
 from penstock.quorum.election_state import ElectionState, ReplicaKey, decode_election_state, encode_election_state
-from penstock.quorum.voters import VoterSet
+from penstock.quorum.voters import VoterHistory, VoterSet
+from tests.quorum.log_model import Entry, LogModel
 
 ME = ReplicaKey(1, b"m" * 16)
 
@@ -41,8 +43,9 @@ class World:
         """One life: start, elect, append and sync until the work is done or the crash comes."""
         self.log = list(self.durable_log)
         election = decode_election_state(self.state)
-        quorum = Quorum(ME, VoterSet([ME]), election, len(self.log), self.log[-1] if self.log else 0)
-        self.carry_out(quorum, quorum.start(), election)
+        self.view = LogModel([Entry(epoch) for epoch in self.log])
+        quorum = Quorum(ME, VoterHistory(VoterSet([ME])), election, self.view, SystemRng())
+        self.carry_out(quorum, quorum.start(0), election)
         for number in range(appends):
             self.step()
             self.append(quorum)
@@ -56,23 +59,25 @@ class World:
             self.step()
             self.state = encode_election_state(bundle.persist)
             self.step()
-            bundle = quorum.persisted(bundle.persist)
-        if bundle.append is not None:
-            assert bundle.append.epoch not in self.epochs_led, "R1: an epoch is led once"
-            self.epochs_led.append(bundle.append.epoch)
+            bundle = quorum.persisted(bundle.persist, 0)
+        for change in bundle.append:
+            assert change.epoch not in self.epochs_led, "R1: an epoch is led once"
+            self.epochs_led.append(change.epoch)
             self.step()
             self.append(quorum)
         self.commit(quorum, bundle)
 
     def append(self, quorum: Quorum) -> None:
         self.log.append(quorum.epoch)
-        quorum.appended(quorum.epoch, len(self.log))
+        self.view.append(Entry(quorum.epoch))
+        quorum.appended(quorum.epoch, len(self.log), 0)
 
     def sync(self, quorum: Quorum) -> None:
         self.step()
         self.durable_log = list(self.log)
         self.step()
-        self.commit(quorum, quorum.synced(quorum.epoch, len(self.durable_log)))
+        self.view.sync()
+        self.commit(quorum, quorum.synced(len(self.durable_log), 0))
 
     def commit(self, quorum: Quorum, bundle: Bundle) -> None:
         if bundle.high_watermark is None:

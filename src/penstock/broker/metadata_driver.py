@@ -23,10 +23,11 @@ from penstock.metadata.image import BROKER_RESOURCE, MetadataImage
 from penstock.metadata.settings import BrokerSettings, SettingError
 from penstock.metadata.snapshot import SnapshotId
 from penstock.model.errors import Refusal
+from penstock.model.ports import SystemRng
 from penstock.quorum.control_records import build_leader_change
-from penstock.quorum.core import Bundle, Quorum
+from penstock.quorum.core import Bundle, LeaderChange, Quorum
 from penstock.quorum.election_state import ReplicaKey
-from penstock.quorum.voters import VoterSet
+from penstock.quorum.voters import VoterHistory, VoterSet
 from penstock.records.builder import BatchBuilder
 from penstock.wire.records import encode_metadata_record
 from penstock.wire.struct import Message, RecordMessage
@@ -159,13 +160,12 @@ class MetadataDriver:
     def _load_and_stand(self) -> tuple[LoadedMetadata, Bundle]:
         """In the pool: reads what there is and makes this node's vote for itself durable."""
         loaded = self._store.load()
-        self._quorum = quorum = Quorum(
-            self._local, VoterSet([self._local]), loaded.election, loaded.end_offset, loaded.last_epoch
-        )
-        bundle = quorum.start()
+        history = VoterHistory(VoterSet([self._local]))
+        self._quorum = quorum = Quorum(self._local, history, loaded.election, self._store.view, SystemRng())
+        bundle = quorum.start(0)
         while bundle.persist is not None:
             self._store.write_election_state(bundle.persist)
-            bundle = quorum.persisted(bundle.persist)
+            bundle = quorum.persisted(bundle.persist, 0)
         return loaded, bundle
 
     async def stop(self) -> None:
@@ -177,7 +177,7 @@ class MetadataDriver:
         if self._snapshot_task is not None:
             await self._snapshot_task
         if self._quorum is not None:
-            self._quorum.resign()
+            self._quorum.resign(0)
         self._set_active(False)
         self._fail_waiters("the node is stopping")
         directory = self._store.directory
@@ -229,21 +229,22 @@ class MetadataDriver:
         assert self._quorum is not None
         self.pending = image
         self._uncommitted.append(_Pending(delta, image, len(batch)))
-        self._quorum.appended(self.epoch, result.end_offset)
+        self._quorum.appended(self.epoch, result.end_offset, 0)
         if not self._store.flushes:
-            self._carry_out(self._quorum.synced(self.epoch, result.end_offset))
+            self._carry_out(self._quorum.synced(result.end_offset, 0))
 
     def _synced(self, end_offset: int) -> None:
         assert self._quorum is not None
-        self._carry_out(self._quorum.synced(self._quorum.epoch, end_offset))
+        self._carry_out(self._quorum.synced(end_offset, 0))
 
     def _carry_out(self, bundle: Bundle) -> None:
         """The rest of a bundle: its election state is durable already."""
-        if bundle.append is not None:
+        for change in bundle.append:
+            assert isinstance(change, LeaderChange)
             now_ms = self._store.clock.now_ms()
-            batch = build_leader_change(bundle.append, now_ms)
             delta = MetadataDelta(self.pending)
-            self._append_batch(batch, delta, delta.close(self._log.end_offset + 1, bundle.append.epoch, now_ms))
+            image = delta.close(self._log.end_offset + 1, change.epoch, now_ms)
+            self._append_batch(build_leader_change(change, now_ms), delta, image)
         if bundle.high_watermark is not None:
             self._commit(bundle.high_watermark)
 

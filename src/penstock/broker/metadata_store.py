@@ -34,6 +34,7 @@ from penstock.quorum.election_state import (
     decode_election_state,
     encode_election_state,
 )
+from penstock.quorum.messages import SnapshotId as QuorumSnapshotId
 from penstock.records.batch import CorruptBatch, iter_headers
 from penstock.records.reader import read_records
 from penstock.wire.errors import WireError
@@ -82,6 +83,36 @@ class _MetadataDirectory(LogDirectory):
         pass
 
 
+class MetadataLogView:
+    """The metadata log as the quorum sees it."""
+
+    __slots__ = ("_flushes", "_log", "snapshot")
+
+    def __init__(self, log: PartitionLog, flushes: bool) -> None:
+        self._log = log
+        self._flushes = flushes
+        self.snapshot: QuorumSnapshotId | None = None
+
+    @property
+    def start_offset(self) -> int:
+        return self._log.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.end_offset
+
+    @property
+    def synced_end_offset(self) -> int:
+        return self._log.synced_end_offset if self._flushes else self._log.end_offset
+
+    @property
+    def last_epoch(self) -> int:
+        return max(self._log.leader_epochs.latest, self.snapshot.epoch if self.snapshot is not None else 0)
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        return self._log.epoch_end_offset(epoch)
+
+
 class MetadataStore:
     """All methods but `log`'s own block."""
 
@@ -99,6 +130,7 @@ class MetadataStore:
             file_delete_delay_ms=0,
         )
         self.log = PartitionLog(self.directory, METADATA_TOPIC, 0, METADATA_TOPIC_ID, config)
+        self.view = MetadataLogView(self.log, self.flushes)
 
     def load(self) -> LoadedMetadata:
         """Reads everything. Raises `MetadataUnreadable`."""
@@ -108,6 +140,7 @@ class MetadataStore:
             election = decode_election_state(content) if content is not None else ElectionState()
             snapshot = max(self._snapshots(), default=None)
             if snapshot is not None:
+                self.view.snapshot = QuorumSnapshotId(*snapshot)
                 self.directory.log_start_offsets[self.log.name] = snapshot.end_offset
             self.log.load()
             if self.directory.failure is not None:

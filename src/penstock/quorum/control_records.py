@@ -6,7 +6,7 @@ A control record's key is its type behind an int16 version; its value is the mes
 from struct import Struct as Packer
 
 from penstock.model.ports import Buffer
-from penstock.quorum.core import LeaderChange
+from penstock.quorum.bundle import LeaderChange
 from penstock.records.builder import build_batch
 from penstock.records.reader import read_records
 from penstock.wire.generated.records_control import LeaderChangeMessage, SnapshotFooterRecord, SnapshotHeaderRecord

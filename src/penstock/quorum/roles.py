@@ -1,35 +1,85 @@
-"""The roles a voter can have, one class each. They hold what belongs to the role and answer for it; no I/O.
+"""The roles a node can have in an epoch, one class each; the leader's is in `leader.py`. No I/O.
 
-    Unattached -> Candidate -> Leader -> Resigned
+    Unattached -> Prospective -> Candidate -> Leader -> Resigned
+         \\_______ Follower <- any of them, when a leader is known
 
-A restarted node is always Unattached: a leader of before the crash does not know what was decided since, so it stands
-for election in a new epoch. Follower and Prospective join with the messages of a quorum of several voters.
+An observer (not in the voter set) is Unattached or Follower only. A restarted node is never Leader: what was decided
+since it went is not known to it, so it comes back Resigned in the epoch it led.
 """
 
-from penstock.quorum.election_state import ElectionState, ReplicaKey
+from penstock.quorum.election_state import ReplicaKey
+from penstock.quorum.leader import Leader
+from penstock.quorum.messages import SnapshotId
 from penstock.quorum.voters import VoterSet
+
+NEVER = float("inf")
 
 
 class Unattached:
-    """Knows an epoch but no leader."""
+    """Knows an epoch but no leader: asks the voters for one, and stands for election at the deadline."""
 
-    __slots__ = ("epoch",)
+    __slots__ = ("deadline_ms", "epoch", "next_probe_ms")
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, deadline_ms: float) -> None:
         self.epoch = epoch
+        self.deadline_ms = deadline_ms
+        self.next_probe_ms: float = 0
 
 
-class Candidate:
-    """Asks for votes in `epoch`. Its own vote counts like any other: once it is on stable storage."""
+class Follower:
+    """Fetches from the leader of `epoch`."""
 
-    __slots__ = ("epoch", "granted")
+    __slots__ = (
+        "download",
+        "epoch",
+        "fetch_deadline_ms",
+        "has_fetched",
+        "leader_high_watermark",
+        "leader_id",
+        "next_fetch_ms",
+        "stand_at_ms",
+    )
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, leader_id: int, fetch_deadline_ms: float) -> None:
         self.epoch = epoch
+        self.leader_id = leader_id
+        self.fetch_deadline_ms = fetch_deadline_ms
+        """Without a good answer until then the leader counts as lost."""
+        self.has_fetched = False
+        """The leader has answered in this epoch."""
+        self.next_fetch_ms: float = 0
+        """Not before; NEVER while an answer is being written to the log."""
+        self.stand_at_ms: float = NEVER
+        """The leader is known to be gone (it refuses connections, or said so): stand for election then."""
+        self.download: Download | None = None
+        self.leader_high_watermark = -1
+        """As it came with the records that are being written."""
+
+    def is_sure_of_leader(self, now_ms: float) -> bool:
+        """Whether a pre-vote against the leader is refused."""
+        return self.has_fetched and now_ms < self.fetch_deadline_ms and self.stand_at_ms == NEVER
+
+
+class Download:
+    """A snapshot on its way from the leader."""
+
+    __slots__ = ("position", "snapshot")
+
+    def __init__(self, snapshot: SnapshotId) -> None:
+        self.snapshot = snapshot
+        self.position = 0
+
+
+class _Standing:
+    """Counts votes. Its own counts like any other: a real one once it is on stable storage."""
+
+    __slots__ = ("deadline_ms", "epoch", "granted", "rejected")
+
+    def __init__(self, epoch: int, deadline_ms: float) -> None:
+        self.epoch = epoch
+        self.deadline_ms = deadline_ms
         self.granted: set[ReplicaKey] = set()
-
-    def election_state(self, local: ReplicaKey) -> ElectionState:
-        return ElectionState(epoch=self.epoch, voted=local)
+        self.rejected: set[int] = set()
 
     def grant(self, voter: ReplicaKey) -> None:
         self.granted.add(voter)
@@ -37,52 +87,31 @@ class Candidate:
     def is_elected(self, voters: VoterSet) -> bool:
         return voters.is_majority(self.granted)
 
+    def is_lost(self, voters: VoterSet) -> bool:
+        """So many have refused that a majority is out of reach."""
+        return len(voters) - len(self.rejected.intersection(voters.ids)) < voters.majority
 
-class Leader:
-    """Owns the log in `epoch`.
 
-    Invariants (R9): high_watermark <= a majority's stable end <= end_offset; it never goes back; it moves only once
-    it passes `epoch_start_offset`, because entries of earlier epochs are committed only by one of this epoch
-    (Raft, figure 8).
-    """
+class Prospective(_Standing):
+    """Asks whether it would be elected in the next epoch; changes nothing by asking. (KIP-996)"""
 
-    __slots__ = ("end_offset", "epoch", "epoch_start_offset", "granting_voters", "high_watermark", "stable_ends")
+    __slots__ = ()
 
-    def __init__(self, epoch: int, end_offset: int, granting_voters: frozenset[ReplicaKey]) -> None:
-        self.epoch = epoch
-        self.epoch_start_offset = end_offset
-        self.end_offset = end_offset
-        self.granting_voters = granting_voters
-        self.high_watermark: int | None = None
-        self.stable_ends: dict[ReplicaKey, int] = {}
 
-    def appended(self, end_offset: int) -> None:
-        if end_offset < self.end_offset:
-            raise AssertionError(f"a leader never truncates: {end_offset} < {self.end_offset}")
-        self.end_offset = end_offset
+class Candidate(_Standing):
+    """Asks for votes in `epoch`."""
 
-    def stable(self, voter: ReplicaKey, end_offset: int) -> None:
-        """Everything below `end_offset` is on this voter's stable storage."""
-        if end_offset > self.end_offset:
-            raise AssertionError(f"voter {voter.id} claims {end_offset} of {self.end_offset}")
-        self.stable_ends[voter] = max(end_offset, self.stable_ends.get(voter, 0))
-
-    def advance(self, voters: VoterSet) -> int | None:
-        """The new high watermark, or None if it does not move."""
-        reached = voters.majority_end_offset(self.stable_ends)
-        if reached <= self.epoch_start_offset or (self.high_watermark or 0) >= reached:
-            return None
-        self.high_watermark = reached
-        return reached
+    __slots__ = ()
 
 
 class Resigned:
-    """Led in `epoch` and gave it up on purpose; commits nothing more."""
+    """Led in `epoch` and gave it up, or was restarted; commits nothing more."""
 
-    __slots__ = ("epoch",)
+    __slots__ = ("deadline_ms", "epoch")
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, deadline_ms: float) -> None:
         self.epoch = epoch
+        self.deadline_ms = deadline_ms
 
 
-Role = Unattached | Candidate | Leader | Resigned
+Role = Unattached | Follower | Prospective | Candidate | Leader | Resigned
