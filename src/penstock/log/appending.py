@@ -134,7 +134,7 @@ def append_batches(
     return _append_runs(log, data, batches, now_ms)
 
 
-def append_followed(log: "PartitionLog", data: Buffer) -> AppendResult | Refusal:
+def append_followed(log: "PartitionLog", data: Buffer, leader_epoch: int) -> AppendResult | Refusal:
     """Appends batches as a leader sent them. A batch cut off at the end, as Fetch may deliver, is left out."""
     batches = []
     next_offset = log.end_offset
@@ -150,6 +150,9 @@ def append_followed(log: "PartitionLog", data: Buffer) -> AppendResult | Refusal
                 return Refusal(ErrorCode.CORRUPT_MESSAGE, f"CRC mismatch in the batch at offset {header.base_offset}")
             if header.partition_leader_epoch < epoch and header.partition_leader_epoch != NO_LEADER_EPOCH:
                 return _refuse_epoch(log, header.partition_leader_epoch)
+            if header.partition_leader_epoch > leader_epoch:
+                text = f"a batch of epoch {header.partition_leader_epoch} from the leader of epoch {leader_epoch}"
+                return Refusal(ErrorCode.FENCED_LEADER_EPOCH, text)
             batches.append((pos, header))
             next_offset = header.next_offset
             epoch = max(epoch, header.partition_leader_epoch)

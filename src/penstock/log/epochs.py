@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
+MAX_EPOCH = 2**31 - 1
 
 
 class LeaderEpochs:
@@ -51,6 +52,11 @@ class LeaderEpochs:
         """The epoch in which the record at `offset` was written; −1 if unknown."""
         above = bisect_right(self._start_offsets, offset)
         return self._epochs[above - 1] if above else UNDEFINED_EPOCH
+
+    def start_offset(self, epoch: int) -> int:
+        """Where `epoch` began; −1 if this log does not know it."""
+        at = bisect_left(self._epochs, epoch)
+        return self._start_offsets[at] if at < len(self._epochs) and self._epochs[at] == epoch else UNDEFINED_OFFSET
 
     def truncate_to(self, end_offset: int) -> None:
         """Forgets epochs that started at or behind the new end, even one past the log's. (KAFKA-10706)"""

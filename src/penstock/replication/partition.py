@@ -1,39 +1,51 @@
-"""The leader of one partition: what may be appended, what counts as committed, who waits for it.
+"""One partition as this broker holds it: leader or follower, its watermark, who waits for it, who reads it.
 
-Today every partition has one replica, this broker. The words are those of a replicated one: a record is committed
-once it lies below the high watermark, and the watermark passes an offset once every in-sync replica counts it. In
-`flush.mode=ack` a replica counts what is fsynced; in the other modes what is written.
+A record is committed once it lies below the high watermark. A leader alone passes what it counts itself; one with
+other replicas asks its `LeaderState`. In `flush.mode=ack` a replica counts what is fsynced, in the other modes what
+is written; a follower's place in its leader's log is such a count too. Roles come from committed metadata only.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from penstock.log.appending import AppendResult
 from penstock.log.partition_log import PartitionLog
+from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.net.outbox import FileRange
 from penstock.records.markers import build_end_marker
+from penstock.replication.follower_state import (
+    IGNORE,
+    Fetched,
+    FetchPosition,
+    FollowerState,
+    Kind,
+    Step,
+    decide_step,
+    diverges,
+)
+from penstock.replication.leader_state import Eligible, IsrAnswer, IsrProposal, LeaderState
+from penstock.replication.read_plan import FetchPlan, Watcher
+
+__all__ = ["CommitCallback", "FetchPlan", "LeaderRules", "Partition", "Watcher"]
 
 CommitCallback = Callable[[ErrorCode], None]
 
-
-class FetchPlan(NamedTuple):
-    """What a fetch of one partition yields now. `data` is None where there is nothing to read."""
-
-    error: ErrorCode
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    data: FileRange | None
-    # Producer id and first offset of transactions to skip; None where the reader takes everything.
-    aborted: list[tuple[int, int]] | None = None
+_NOT_ENOUGH = Refusal(
+    ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas asks for; nothing was written"
+)
 
 
-class Watcher(Protocol):
-    """Waits for a partition to move on. `wake` is called on the append path: it only takes note."""
+class LeaderRules(NamedTuple):
+    """What a leader goes by besides the log and the image."""
 
-    def wake(self) -> None: ...
+    broker_id: int
+    min_isr: int
+    lag_max_ms: int
+    eligible: Eligible
+    on_isr_change: Callable[["Partition", IsrProposal], None]
+    """A change of the in-sync set is to be proposed to the controller."""
 
 
 class Partition:
@@ -41,68 +53,142 @@ class Partition:
 
     __slots__ = (
         "_commit_waiters",
+        "_end_watchers",
+        "_rules",
         "_verifications",
         "_watchers",
+        "_written_waiters",
+        "follower",
         "high_watermark",
         "index",
         "leader_epoch",
+        "leader_state",
         "log",
         "topic",
         "topic_id",
     )
 
     def __init__(
-        self,
-        topic: str,
-        index: int,
-        topic_id: bytes,
-        log: PartitionLog,
-        leader_epoch: int,
+        self, topic: str, index: int, topic_id: bytes, log: PartitionLog, leader_epoch: int, *, alone: bool = True
     ) -> None:
+        """Leads, and where `alone` is false waits for `become_leader` or `become_follower` to say what it is."""
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
         self.log = log
         self.leader_epoch = leader_epoch
+        self.leader_state: LeaderState | None = None
+        """None for a follower, and for a leader that is the only replica."""
+        self.follower: FollowerState | None = None
         # Never above what the log holds, never below what a consumer has seen.
-        self.high_watermark = log.counted_end_offset
+        self.high_watermark = log.counted_end_offset if alone else max(log.high_watermark, log.log_start_offset)
+        self._rules: LeaderRules | None = None
         self._commit_waiters: deque[tuple[int, CommitCallback]] = deque()  # end offsets ascend
+        self._written_waiters: deque[tuple[int, CommitCallback]] = deque()  # likewise
         self._watchers: dict[Watcher, None] = {}
-        # Producers whose membership is being asked for; few at a time, and gone with the answer.
-        self._verifications: dict[int, int] | None = None
+        self._end_watchers: dict[Watcher, None] = {}  # followers: they read to the end of the log
+        # Producers whose membership is being asked for, with the questions; few at a time, and gone with the answer.
+        self._verifications: dict[int, list[object]] | None = None
         log.on_synced = self._synced
-        if self.high_watermark < log.end_offset and log.directory.commit is not None:
-            # Recovered after a crash: what is on disk counts once it is known to stay there.
-            log.directory.commit.request(log)
+        self._request_sync()
+
+    # -- roles --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        return self.follower is None
+
+    def become_leader(self, state: PartitionImage, rules: LeaderRules, now_ms: int) -> None:
+        """Committed metadata says so: a new leadership, or news of the one under way. Whoever waits goes on waiting:
+        a leader never cuts its log, so what is in it is committed in this epoch or a later one of this broker."""
+        log = self.log
+        self.follower = None
+        self._rules = rules
+        self.leader_epoch = state.leader_epoch
+        known = self.leader_state
+        if state.replicas == (rules.broker_id,):
+            self.leader_state = None
+        elif known is not None and known.leader_epoch == state.leader_epoch:
+            known.min_isr = rules.min_isr
+            known.follow(state, now_ms)
+        else:
+            epochs = log.leader_epochs
+            epochs.assign(state.leader_epoch, log.end_offset)  # followers ask where older epochs ended
+            start = epochs.start_offset(state.leader_epoch)
+            self.leader_state = LeaderState(
+                rules.broker_id, state, start, rules.min_isr, rules.lag_max_ms, rules.eligible, now_ms
+            )
+        self._written()
+        self._wake_all()
+
+    def become_follower(self, leader_id: int, leader_epoch: int) -> None:
+        """Whoever waits for a commit is told that it will not come from here (P18); the log is not touched yet."""
+        known = self.follower
+        if known is not None and (known.leader_id, known.leader_epoch) == (leader_id, leader_epoch):
+            return
+        self.leader_state = None
+        self.leader_epoch = leader_epoch
+        self.follower = FollowerState(leader_id, leader_epoch)
+        self._verifications = None
+        self.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def set_min_isr(self, min_isr: int) -> None:
+        if self.leader_state is not None:
+            self.leader_state.min_isr = min_isr
+            self._written()
+
+    def resign(self, error: ErrorCode) -> None:
+        """This broker leads the partition no longer: whoever waits is told so."""
+        waiters = [*self._commit_waiters, *self._written_waiters]
+        self._commit_waiters.clear()
+        self._written_waiters.clear()
+        for _, callback in waiters:
+            callback(error)
+        self._wake_all()
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def append(self, batches: bytearray | memoryview, now_ms: int) -> AppendResult | Refusal:
+    def append(self, batches: bytearray | memoryview, now_ms: int, acks: int = -1) -> AppendResult | Refusal:
         """Appends a producer's batch. It is committed when `when_committed` says so, or at once."""
-        log = self.log
-        result = log.append_as_leader(batches, self.leader_epoch, now_ms)
-        if isinstance(result, AppendResult) and (counted := log.counted_end_offset) > self.high_watermark:
-            self._advance(counted)
+        if self.leader_state is not None and acks == -1 and self.leader_state.is_under_min_isr:
+            return _NOT_ENOUGH
+        result = self.log.append_as_leader(batches, self.leader_epoch, now_ms)
+        if isinstance(result, AppendResult):
+            self._written()
+            if self._end_watchers:
+                self._wake_end_watchers()
         return result
 
     def append_own(self, batch: bytearray, now_ms: int) -> AppendResult | Refusal:
-        """Appends a batch that this broker made itself: coordinator state, markers."""
+        """Appends a batch that this broker made itself: coordinator state, markers. As with acks=all."""
+        if self.leader_state is not None and self.leader_state.is_under_min_isr:
+            return _NOT_ENOUGH
         result = self.log.append_as_leader(batch, self.leader_epoch, now_ms, origin="coordinator")
         if isinstance(result, AppendResult):
             self._written()
+            if self._end_watchers:
+                self._wake_end_watchers()
         return result
 
     def when_committed(self, end_offset: int, callback: CommitCallback) -> None:
         """Calls back once, on the loop: NONE when all below `end_offset` is committed, or why it never will be."""
         if end_offset <= self.high_watermark:
-            callback(ErrorCode.NONE)
-            return
-        waiters = self._commit_waiters
-        if waiters and waiters[-1][0] > end_offset:  # a retried batch waits for an offset that others are past
-            place = next(i for i, (end, _) in enumerate(waiters) if end > end_offset)
-            waiters.insert(place, (end_offset, callback))
+            callback(self._commit_error())
         else:
-            waiters.append((end_offset, callback))
+            _insert(self._commit_waiters, end_offset, callback)
+
+    def when_written(self, end_offset: int, callback: CommitCallback) -> None:
+        """As `when_committed`, once this replica alone counts it: what acks=1 waits for."""
+        if end_offset <= self.log.counted_end_offset:
+            callback(ErrorCode.NONE)
+        else:
+            _insert(self._written_waiters, end_offset, callback)
+
+    def _commit_error(self) -> ErrorCode:
+        state = self.leader_state
+        if state is not None and state.is_under_min_isr:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE
 
     # -- transactions -------------------------------------------------------------------------------------------
 
@@ -111,13 +197,25 @@ class Partition:
         entry = self.log.producers.get(producer_id)
         return entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == producer_epoch
 
-    def begin_verification(self, producer_id: int) -> None:
-        """The coordinator is being asked whether this producer's transaction includes this partition. (KIP-890)"""
-        self._verifications = {**(self._verifications or {}), producer_id: self.log.end_offset}
+    def begin_verification(self, producer_id: int) -> object:
+        """The coordinator is being asked whether this producer's transaction includes this partition. (KIP-890)
+        What is returned stands for the question."""
+        question = object()
+        if self._verifications is None:
+            self._verifications = {}
+        self._verifications.setdefault(producer_id, []).append(question)
+        return question
 
-    def end_verification(self, producer_id: int) -> bool:
-        """Whether the answer still counts: no marker of this producer was written since the question."""
-        return self._verifications is not None and self._verifications.pop(producer_id, None) is not None
+    def end_verification(self, producer_id: int, question: object) -> bool:
+        """Whether the answer still counts: since the question no marker of this producer was written, and this broker
+        led the partition all the time. To be called once for every question."""
+        questions = self._verifications.get(producer_id) if self._verifications is not None else None
+        if self._verifications is None or questions is None or question not in questions:
+            return False
+        questions.remove(question)
+        if not questions:
+            del self._verifications[producer_id]
+        return True
 
     def write_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, now_ms: int
@@ -138,9 +236,20 @@ class Partition:
     # -- the watermark ------------------------------------------------------------------------------------------
 
     def _written(self) -> None:
+        """This replica counts more than before, or others do."""
         counted = self.log.counted_end_offset
-        if counted > self.high_watermark:
-            self._advance(counted)
+        state = self.leader_state
+        if state is not None:
+            watermark = state.high_watermark(self.high_watermark, counted, self.log.end_offset)
+        elif self.follower is None:
+            watermark = counted
+        else:
+            watermark = self.high_watermark  # a follower's is its leader's to tell
+        if watermark > self.high_watermark:
+            self._advance(watermark)
+        waiters = self._written_waiters
+        while waiters and waiters[0][0] <= counted:
+            waiters.popleft()[1](ErrorCode.NONE)
 
     def _synced(self, synced_end_offset: int) -> None:
         self._written()
@@ -148,11 +257,12 @@ class Partition:
     def _advance(self, high_watermark: int) -> None:
         log = self.log
         self.high_watermark = log.high_watermark = high_watermark
-        if log.producers.unreplicated:
-            log.producers.on_high_watermark(high_watermark)
+        log.producers.on_high_watermark(high_watermark)
         waiters = self._commit_waiters
-        while waiters and waiters[0][0] <= high_watermark:
-            waiters.popleft()[1](ErrorCode.NONE)
+        if waiters and waiters[0][0] <= high_watermark:
+            error = self._commit_error()
+            while waiters and waiters[0][0] <= high_watermark:
+                waiters.popleft()[1](error)
         if self._watchers:
             self.wake_watchers()
 
@@ -160,20 +270,134 @@ class Partition:
         for watcher in self._watchers:
             watcher.wake()
 
-    def resign(self, error: ErrorCode) -> None:
-        """This broker leads the partition no longer: whoever waits is told so."""
-        waiters, self._commit_waiters = self._commit_waiters, deque()
-        for _, callback in waiters:
-            callback(error)
+    def _wake_end_watchers(self) -> None:
+        for watcher in self._end_watchers:
+            watcher.wake()
+
+    def _wake_all(self) -> None:
         self.wake_watchers()
+        self._wake_end_watchers()
+
+    def _request_sync(self) -> None:
+        """What is on disk counts once it is known to stay there: after a crash, and after a cut."""
+        log = self.log
+        if log.counted_end_offset < log.end_offset and log.directory.commit is not None:
+            log.directory.commit.request(log)
+
+    # -- leading replicas -----------------------------------------------------------------------------------------
+
+    def note_replica_fetch(
+        self,
+        replica_id: int,
+        broker_epoch: int,
+        position: FetchPosition,
+        log_start_offset: int,
+        now_ms: int,
+    ) -> None:
+        """A follower asks for what follows `position`, so it has what comes before. Nothing counts unless it is in
+        this leader epoch and its log is a prefix of this one."""
+        state = self.leader_state
+        log = self.log
+        end_offset = log.end_offset
+        if state is None or position.leader_epoch != self.leader_epoch:
+            return
+        if not log.log_start_offset <= position.offset <= end_offset:
+            return
+        if diverges(log.leader_epochs, end_offset, position.offset, position.last_epoch) is not None:
+            return
+        if state.note_fetch(replica_id, broker_epoch, position.offset, log_start_offset, end_offset, now_ms):
+            return
+        self._written()
+        if replica_id not in state.maximal_isr:
+            self._propose(state.plan_expand(replica_id, self.high_watermark))
+
+    def shrink_isr(self, now_ms: int) -> None:
+        """Called by the clock: followers that stay behind for too long leave the in-sync set."""
+        state = self.leader_state
+        if state is not None:
+            self._propose(state.plan_shrink(self.log.end_offset, now_ms))
+
+    def _propose(self, proposal: IsrProposal | None) -> None:
+        if proposal is not None and self._rules is not None:
+            self._rules.on_isr_change(self, proposal)
+
+    def isr_answered(self, proposal: IsrProposal, answer: IsrAnswer) -> bool:
+        """The controller answered a proposal; True: it is to be sent again."""
+        state = self.leader_state
+        if state is None:
+            return False
+        again = state.answered(proposal, answer)
+        self._written()
+        return again
+
+    def low_watermark(self, counts: Callable[[int], bool]) -> int:
+        """Below this no replica holds anything; only followers that `counts` accepts are looked at."""
+        low = self.log.log_start_offset
+        state = self.leader_state
+        if state is not None:
+            starts = [p.log_start_offset for replica, p in state.progress.items() if counts(replica)]
+            low = min([low, *starts])
+        return low
+
+    # -- following ------------------------------------------------------------------------------------------------
+
+    def position(self) -> FetchPosition | None:
+        """Where to go on fetching; None while bytes wait for their fsync: what is asked for says what is counted."""
+        follower, log = self.follower, self.log
+        if follower is None or log.counted_end_offset != log.end_offset:
+            return None
+        return FetchPosition(follower.leader_epoch, log.end_offset, log.leader_epochs.latest)
+
+    def apply_fetched(self, asked: FetchPosition, fetched: Fetched, now_ms: int) -> Step | Refusal:
+        """Carries out what an answer of the leader asks for. A refusal: the log could not do it."""
+        follower, here, log = self.follower, self.position(), self.log
+        if follower is None or here is None:
+            return IGNORE
+        step = decide_step(asked, here, log.end_offset, log.leader_epochs, fetched)
+        refusal: Refusal | None = None
+        if step.kind is Kind.TRUNCATE:
+            refusal = self._cut(step.offset)
+        elif step.kind is Kind.RESTART:
+            refusal = log.truncate_full_and_start_at(step.offset)
+            self.high_watermark = log.high_watermark  # nothing is left that an older one could speak of (KAFKA-9491)
+        elif step.kind is Kind.APPEND:
+            if len(fetched.records):
+                result = log.append_as_follower(fetched.records, follower.leader_epoch)
+                refusal = result if isinstance(result, Refusal) else None
+            if refusal is None:
+                self._follow_leader(follower, fetched, now_ms)
+        return refusal or step
+
+    def _cut(self, offset: int) -> Refusal | None:
+        """Only after an unclean election does this reach below the watermark."""
+        refusal = self.log.truncate_to(offset)
+        self.high_watermark = min(self.high_watermark, self.log.end_offset)
+        self._request_sync()
+        return refusal
+
+    def _follow_leader(self, follower: FollowerState, fetched: Fetched, now_ms: int) -> None:
+        log = self.log
+        watermark = min(fetched.high_watermark, log.end_offset)
+        if watermark > self.high_watermark:
+            self._advance(watermark)
+        if fetched.log_start_offset > log.log_start_offset:
+            log.delete_records_before(min(fetched.log_start_offset, self.high_watermark))
+        follower.leader_end_offset = max(fetched.high_watermark, log.end_offset)
+        if fetched.high_watermark <= log.end_offset:
+            follower.caught_up_ms = now_ms
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers[watcher] = None
 
+    def watch_end(self, watcher: Watcher) -> None:
+        """For followers: woken with every append, not only when the watermark moves."""
+        self._end_watchers[watcher] = None
+
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)
+        self._end_watchers.pop(watcher, None)
 
     def check_epoch(self, current_leader_epoch: int) -> ErrorCode:
         """Fences requests that carry the epoch of another leadership; -1 carries none. (KIP-320)"""
@@ -183,6 +407,11 @@ class Partition:
             return ErrorCode.FENCED_LEADER_EPOCH
         return ErrorCode.UNKNOWN_LEADER_EPOCH
 
+    @property
+    def watermark_is_settled(self) -> bool:
+        """False at the start of a leadership: readers may have seen a newer watermark than this one. (P6)"""
+        return self.leader_state is None or self.high_watermark >= self.leader_state.epoch_start_offset
+
     def plan_fetch(
         self, offset: int, max_bytes: int, current_leader_epoch: int, read_committed: bool, must_yield: bool
     ) -> FetchPlan:
@@ -191,6 +420,8 @@ class Partition:
         high_watermark = self.high_watermark
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             return FetchPlan(self.check_epoch(current_leader_epoch), -1, -1, -1, None)
+        if offset > high_watermark and self._is_ahead_of_us(offset):
+            return FetchPlan(ErrorCode.OFFSET_NOT_AVAILABLE, -1, -1, -1, None)
         stable = log.last_stable_offset(high_watermark)
         if max_bytes <= 0 and not must_yield:
             return FetchPlan(ErrorCode.NONE, high_watermark, stable, log.log_start_offset, None)
@@ -201,6 +432,32 @@ class Partition:
         aborted = log.aborted_transactions(offset, stable) if read_committed and data is not None else None
         return FetchPlan(ErrorCode.NONE, high_watermark, stable, log.log_start_offset, data, aborted)
 
+    def _is_ahead_of_us(self, offset: int) -> bool:
+        """Whether a consumer may rightly be past this replica's watermark, having read from another one."""
+        if self.follower is not None:
+            return True
+        return not self.watermark_is_settled and offset <= self.log.end_offset
+
+    def plan_replica_fetch(
+        self, replica_id: int, position: FetchPosition, max_bytes: int, must_yield: bool
+    ) -> FetchPlan:
+        """What a follower may read now: everything, or where its log parts ways with this one."""
+        log, state = self.log, self.leader_state
+        error = self.check_epoch(position.leader_epoch)
+        if error or self.follower is not None or state is None or replica_id not in state.progress:
+            return FetchPlan(error or ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, -1, None)
+        watermark, start = self.high_watermark, log.log_start_offset
+        diverging = diverges(log.leader_epochs, log.end_offset, position.offset, position.last_epoch)
+        if diverging is not None:
+            return FetchPlan(ErrorCode.NONE, watermark, -1, start, None, diverging=diverging)
+        if max_bytes <= 0 and not must_yield:
+            return FetchPlan(ErrorCode.NONE, watermark, -1, start, None)
+        span = log.read(position.offset, max_bytes, log.end_offset, must_yield)
+        if isinstance(span, ErrorCode):
+            return FetchPlan(span, watermark, -1, start, None)
+        data = FileRange(span.file, span.position, span.length) if span.length else None
+        return FetchPlan(ErrorCode.NONE, watermark, -1, start, data)
+
     def delete_records_before(self, offset: int) -> Refusal | None:
         """Moves the log start offset; -1 means the high watermark. Uncommitted records stay."""
         if offset == -1:
@@ -209,3 +466,11 @@ class Partition:
             text = f"offset {offset} is above the high watermark {self.high_watermark} of {self.topic}-{self.index}"
             return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, text)
         return self.log.delete_records_before(offset)
+
+
+def _insert(waiters: deque[tuple[int, CommitCallback]], end_offset: int, callback: CommitCallback) -> None:
+    if waiters and waiters[-1][0] > end_offset:  # a retried batch waits for an offset that others are past
+        place = next(i for i, (end, _) in enumerate(waiters) if end > end_offset)
+        waiters.insert(place, (end_offset, callback))
+    else:
+        waiters.append((end_offset, callback))
