@@ -1,14 +1,18 @@
 """A cluster in one image: decisions are taken and replayed at once."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.controller.brokers import Registration, decide_bootstrap, decide_register_broker
 from penstock.controller.decision import Decision, View
+from penstock.controller.heartbeats import Heartbeat, HeartbeatAnswer, decide_fence_broker, decide_heartbeat
+from penstock.controller.liveness import Liveness
 from penstock.metadata.delta import replay
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.listeners import Listener
+from penstock.metadata.partition import PartitionImage
 from penstock.metadata.settings import BrokerSettings
+from penstock.model.errors import Refusal
 
 AnswerT = TypeVar("AnswerT")
 
@@ -36,6 +40,8 @@ class Cluster:
         names = {name.replace("_", "."): value for name, value in settings.items()}
         self.settings = BrokerSettings.from_mapping(names)
         self.rng = CountingRng()
+        self.liveness = Liveness()
+        self.now_ms = 0.0
         self.image = MetadataImage()
         self.run(lambda view: decide_bootstrap(view.image))
         for broker in range(1, brokers + 1):
@@ -52,9 +58,46 @@ class Cluster:
         *,
         clean: bool = True,
         directories: tuple[bytes, ...] = (directory(10),),
-        flush: str = "ack",
-    ) -> object:
+        host: str | None = None,
+        rack: str | None = None,
+        alive: bool = False,
+        unfence: bool = True,
+    ) -> int | Refusal:
+        """Registers a broker; it has caught up at once unless told otherwise."""
+        local = not self.image.brokers or set(self.image.brokers) == {broker}
         registration = Registration(
-            broker, self.rng.random_bytes(16), (Listener("PLAINTEXT", "h", 9092),), None, directories, clean
+            broker,
+            self.rng.random_bytes(16),
+            (Listener("PLAINTEXT", f"h{broker}", 9092),),
+            rack,
+            directories,
+            clean,
+            local=local,
+            host=host,
         )
-        return self.run(lambda view: decide_register_broker(view, registration, lambda _topic: flush != "ack"))
+        answer = self.run(lambda view: decide_register_broker(view, registration, self.settings, alive=alive))
+        if unfence and not isinstance(answer, Refusal) and self.image.brokers[broker].fenced:
+            self.beat(broker)
+        return answer
+
+    def beat(self, broker: int, **wants: Any) -> HeartbeatAnswer | Refusal:
+        epoch = wants.pop("epoch", self.image.brokers[broker].epoch)
+        offset = wants.pop("offset", self.image.end_offset - 1)
+        contact = self.liveness.touch(broker, epoch, self.now_ms, offset)
+        answer = self.run(
+            lambda view: decide_heartbeat(
+                view, Heartbeat(broker, epoch, offset, **wants), self.liveness, self.settings
+            )
+        )
+        if isinstance(answer, HeartbeatAnswer) and answer.shutdown_offset >= 0:
+            contact.shutdown_offset = answer.shutdown_offset
+        return answer
+
+    def fence(self, broker: int) -> bool:
+        epoch = self.image.brokers[broker].epoch
+        return self.run(lambda view: decide_fence_broker(view, broker, epoch, self.settings))
+
+    def partition(self, topic: str = "a", number: int = 0) -> PartitionImage:
+        found = self.image.partition(topic, number)
+        assert found is not None
+        return found

@@ -5,6 +5,7 @@ from penstock.controller.producer_ids import BLOCK_SIZE, ProducerIdBlock, decide
 from penstock.controller.topics import NewTopic
 from penstock.metadata.features import DEFAULT_LEVELS, METADATA_LEVEL, METADATA_VERSION
 from penstock.metadata.image import MetadataImage
+from penstock.metadata.settings import BrokerSettings
 from penstock.model.errors import ErrorCode, Refusal
 from tests.controller.cluster import Cluster, directory
 from tests.controller.test_topics import create
@@ -49,11 +50,12 @@ def leader_epochs(cluster: Cluster) -> list[int]:
 def test_what_may_have_lost_its_tail_gets_a_new_leader_epoch() -> None:
     cluster = Cluster()
     create(cluster, NewTopic("a", 2, 1))
-    cluster.register(1, clean=True, flush="os")
-    assert leader_epochs(cluster) == [0, 0], "nothing was lost in an orderly stop"
-    cluster.register(1, clean=False, flush="ack")
+    cluster.register(1, clean=False)
     assert leader_epochs(cluster) == [0, 0], "what was acknowledged was on disk"
-    cluster.register(1, clean=False, flush="os")
+    cluster.settings = BrokerSettings.from_mapping({"flush.mode": "os"})
+    cluster.register(1, clean=True)
+    assert leader_epochs(cluster) == [0, 0], "nothing was lost in an orderly stop"
+    cluster.register(1, clean=False)
     assert leader_epochs(cluster) == [1, 1]
 
 

@@ -12,7 +12,6 @@ from penstock.broker.metadata_driver import MetadataDriver, MetadataUnavailable,
 from penstock.controller.brokers import Registration, decide_bootstrap, decide_register_broker
 from penstock.controller.decision import Decision, View
 from penstock.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
-from penstock.metadata.settings import TopicSettings
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Clock
 
@@ -60,9 +59,7 @@ class ControllerService:
     async def register(self, registration: Registration) -> int | Refusal:
         """The first decisions of a start: feature levels of a new cluster, and this broker. One commit for both."""
         await self._append(lambda view: decide_bootstrap(view.image))
-        return await self.submit(
-            lambda view: decide_register_broker(view, registration, lambda topic: self._loses_unflushed(view, topic))
-        )
+        return await self.submit(lambda view: decide_register_broker(view, registration, self._driver.settings))
 
     async def next_producer_id(self) -> int | Refusal:
         async with self._allocating:
@@ -77,7 +74,3 @@ class ControllerService:
             first, end = self._producer_ids
             self._producer_ids = ProducerIdBlock(first + 1, end)
             return first
-
-    def _loses_unflushed(self, view: View, topic: str) -> bool:
-        settings = TopicSettings.resolve(self._driver.settings, view.image.topic_config(topic))
-        return settings.flush_mode != "ack"

@@ -1,26 +1,37 @@
-"""The first records of a cluster, and brokers coming and going.
+"""The first records of a cluster, and brokers that register and are removed.
 
-A broker's epoch is the offset of its registration, so it grows with every start and fences the incarnation before
-it. A registration with the same directory takes over at once instead of waiting for a session to expire: the old
-incarnation cannot be alive, the directory is locked.
+A broker's epoch is the offset of its registration record, so it grows with every start and fences the incarnation
+before it (C5). A registration with one of the known directories takes over at once, and fences the old incarnation in
+the same batch, instead of waiting for its session to expire: it cannot be alive, the directory is locked. With other
+directories it is another disk under the same id: refused while the old one is alive.
+A new registration starts fenced. Only a broker that is alone, and whose controller is in its own process, is there at
+once: whom should it wait for.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
+from penstock.controller.broker_changes import Restart, changes_by_fencing, changes_by_restart_alone
 from penstock.controller.decision import Decision, View
+from penstock.controller.rules import Rules
 from penstock.metadata.features import DEFAULT_LEVELS, SUPPORTED_FEATURES
 from penstock.metadata.image import BrokerImage, MetadataImage
 from penstock.metadata.listeners import Listener
+from penstock.metadata.settings import BrokerSettings
 from penstock.metadata.snapshot import broker_record
 from penstock.model.errors import ErrorCode, Refusal
-from penstock.wire.generated.records_metadata import FeatureLevelRecord, PartitionChangeRecord
+from penstock.wire.generated.records_metadata import FeatureLevelRecord, UnregisterBrokerRecord
 from penstock.wire.struct import RecordMessage
+
+_FEATURES = tuple((name, low, high) for name, (low, high) in SUPPORTED_FEATURES.items())
 
 
 class Registration(NamedTuple):
-    """A broker that reports for duty. `clean` says whether its last stop was orderly."""
+    """A broker that reports for duty. `clean` says whether its last stop was orderly.
+
+    `local`: it is the broker of the active controller's own process.
+    """
 
     broker_id: int
     incarnation_id: bytes
@@ -28,6 +39,9 @@ class Registration(NamedTuple):
     rack: str | None
     directories: tuple[bytes, ...]
     clean: bool
+    local: bool = True
+    host: str | None = None
+    features: tuple[tuple[str, int, int], ...] = _FEATURES
 
 
 def decide_bootstrap(image: MetadataImage) -> Decision[bool]:
@@ -37,47 +51,88 @@ def decide_bootstrap(image: MetadataImage) -> Decision[bool]:
 
 
 def decide_register_broker(
-    view: View, registration: Registration, loses_unflushed: Callable[[str], bool]
+    view: View, registration: Registration, settings: BrokerSettings, *, alive: bool = False
 ) -> Decision[int | Refusal]:
-    """Answers the broker epoch. `loses_unflushed(topic)`: its flush mode acknowledges before fsync.
-
-    After an unclean stop such a topic may have lost its tail, and offsets will be given out a second time. Naming the
-    leader again starts a new leader epoch, by which consumers notice. Topics in flush.mode=ack lost nothing.
-    """
+    """Answers the broker epoch. `alive`: the incarnation now registered may still be at work."""
     image = view.image
     known = image.brokers.get(registration.broker_id)
-    if known is not None and not set(known.directories) & set(registration.directories):
-        return Decision([], _foreign_directories(registration))
+    if known is not None and known.incarnation_id == registration.incarnation_id:
+        return Decision([], known.epoch)  # its answer was lost
+    refused = _refuse(image, known, registration, alive)
+    if refused is not None:
+        return Decision([], refused)
+    alone = registration.local and set(image.brokers) <= {registration.broker_id}
     broker = BrokerImage(
         id=registration.broker_id,
         epoch=view.next_offset,
         incarnation_id=registration.incarnation_id,
         listeners=registration.listeners,
         rack=registration.rack,
-        fenced=False,
+        fenced=not alone,
         in_controlled_shutdown=False,
         directories=registration.directories,
-        features=tuple((name, low, high) for name, (low, high) in SUPPORTED_FEATURES.items()),
+        features=registration.features,
+        host=registration.host,
     )
-    restarted = known is not None and not registration.clean
-    changes = _new_leader_epochs(image, broker.id, loses_unflushed) if restarted else iter(())
+    changes = _partition_changes(image, known, registration, Rules(image, settings), alone)
     return Decision(chain([broker_record(broker)], changes), broker.epoch)
 
 
-def _foreign_directories(registration: Registration) -> Refusal:
-    return Refusal(
-        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-        f"node id {registration.broker_id} is registered with other data directories; start the node with those, or "
-        "give it another node.id",
-    )
+def _refuse(
+    image: MetadataImage, known: BrokerImage | None, registration: Registration, alive: bool
+) -> Refusal | None:
+    at_work = known is not None and not known.fenced and (alive or registration.local)
+    if known is not None and at_work and not set(known.directories) & set(registration.directories):
+        return Refusal(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"node id {registration.broker_id} is registered with other data directories; start the node with those, "
+            "or give it another node.id",
+        )
+    for name, level in image.features.items():
+        low, high = next(((low, high) for known, low, high in registration.features if known == name), (0, 0))
+        if not low <= level <= high:
+            return Refusal(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the cluster has {name} at level {level}; broker {registration.broker_id} knows {low} to {high}",
+            )
+    return None
 
 
-def _new_leader_epochs(
-    image: MetadataImage, broker_id: int, loses_unflushed: Callable[[str], bool]
+def _partition_changes(
+    image: MetadataImage, known: BrokerImage | None, registration: Registration, rules: Rules, alone: bool
 ) -> Iterator[RecordMessage]:
-    for topic in image.topics.values():
-        if not loses_unflushed(topic.name):
-            continue
-        for number, partition in enumerate(topic.partitions):
-            if partition.leader == broker_id:
-                yield PartitionChangeRecord(number, topic.id, leader=broker_id)
+    if known is None:
+        return iter(())
+    new = set(registration.directories) - set(known.directories)
+    replaced = bool(new) and not set(known.directories) <= set(registration.directories)
+    if alone and not replaced:
+        return changes_by_restart_alone(image, known.id, rules, clean=registration.clean)
+    restart = Restart(
+        image, known.id, registration.directories, rules, clean=registration.clean, replaced=replaced, returning=alone
+    )
+    return restart.changes()
+
+
+def decide_unregister_broker(view: View, broker_id: int, settings: BrokerSettings) -> Decision[Refusal | None]:
+    """Removes a broker for good. Its replicas stay named until they are reassigned; it leads nothing any more."""
+    broker = view.image.brokers.get(broker_id)
+    if broker is None:
+        return Decision([], unknown_broker(broker_id))
+    changes = changes_by_fencing(view.image, broker_id, Rules(view.image, settings))
+    return Decision(chain(changes, [UnregisterBrokerRecord(broker_id, broker.epoch)]), None)
+
+
+def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> BrokerImage | Refusal:
+    """The broker that a request claims to come from, if it is the incarnation registered here."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        return unknown_broker(broker_id)
+    if broker.epoch != epoch:
+        return Refusal(
+            ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} has epoch {broker.epoch}, the request says {epoch}"
+        )
+    return broker
+
+
+def unknown_broker(broker_id: int) -> Refusal:
+    return Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")

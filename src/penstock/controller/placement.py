@@ -1,10 +1,70 @@
-"""Where replicas go: brokers in turn, and on each broker the log directory with the fewest replicas."""
+"""Where replicas go: machines and racks apart, brokers in turn, and on each the log directory with the fewest.
 
-from collections.abc import Iterator, Sequence
+Hard rule (D4): where there are at least as many machines as replicas, no two replicas of a partition share one. Racks
+come next. Leaders go round all brokers, so each leads as many as any other.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
 
 from penstock.metadata.image import BrokerImage, MetadataImage
 from penstock.metadata.partition import PartitionImage, shared
 from penstock.model.ids import ZERO_UUID
+
+
+class Place(NamedTuple):
+    """A broker, and what it shares with others: brokers of one host or rack fail together."""
+
+    broker_id: int
+    host: str = ""
+    rack: str | None = None
+
+
+def places_of(image: MetadataImage) -> list[Place]:
+    """Brokers that may be given new replicas, neighbours as far apart as can be."""
+    racks: dict[str | None, dict[str, list[Place]]] = {}
+    for broker in image.usable_brokers():
+        place = Place(broker.id, broker.machine, broker.rack)
+        racks.setdefault(place.rack, {}).setdefault(place.host, []).append(place)
+    return _interleaved([_interleaved(list(hosts.values())) for hosts in racks.values()])
+
+
+def _interleaved(groups: Sequence[Sequence[Place]]) -> list[Place]:
+    return [place for turn in zip_longest(*groups) for place in turn if place is not None]
+
+
+def plan_spread(
+    places: Sequence[Place], first: int, count: int, factor: int, start: int
+) -> Iterator[tuple[int, ...]]:
+    """Replicas of partitions `first` to `first + count`, over hosts and racks; the first replica leads."""
+    hosts = {place.host for place in places}
+    racks = {place.rack for place in places}
+    if len(racks) == 1 and len(hosts) in (1, len(places)):  # nothing to keep apart but the brokers themselves
+        return plan_replicas([place.broker_id for place in places], first, count, factor, start)
+    return _plan_apart(places, first, count, factor, start)
+
+
+def _plan_apart(
+    places: Sequence[Place], first: int, count: int, factor: int, start: int
+) -> Iterator[tuple[int, ...]]:
+    brokers = len(places)
+    for number in range(first, first + count):
+        leader = (start + number) % brokers
+        shift = (start + number // brokers) % max(brokers - 1, 1)
+        order = [places[(leader + 1 + (shift + i) % (brokers - 1)) % brokers] for i in range(brokers - 1)]
+        chosen = [places[leader]]
+        for _ in range(factor - 1):
+            chosen.append(_furthest(order, chosen))
+        yield tuple([place.broker_id for place in chosen])
+
+
+def _furthest(order: Sequence[Place], chosen: Sequence[Place]) -> Place:
+    """The first in order that shares least with those chosen: no host, then no rack, then the fewest in its rack."""
+    hosts = [place.host for place in chosen]
+    racks = [place.rack for place in chosen]
+    free = [place for place in order if place not in chosen]
+    return min(free, key=lambda place: (hosts.count(place.host), racks.count(place.rack)))
 
 
 def plan_replicas(
@@ -26,16 +86,17 @@ def plan_replicas(
 class DirectoryChooser:
     """Chooses a directory for each new replica, counting the ones it has just given out."""
 
-    def __init__(self, image: MetadataImage) -> None:
+    def __init__(self, image: MetadataImage, registering: Mapping[int, tuple[bytes, ...]] | None = None) -> None:
         self._brokers = image.brokers
+        self._registering = registering or {}
         self._counts = dict(image.directory_replicas)
 
     def choose(self, broker_id: int) -> bytes:
         broker: BrokerImage | None = self._brokers.get(broker_id)
-        if broker is None or not broker.directories:
+        directories = self._registering.get(broker_id, broker.directories if broker is not None else ())
+        if not directories:
             return ZERO_UUID
         counts = self._counts
-        directories = broker.directories
         if len(directories) == 1:
             return directories[0]
         chosen = min(directories, key=lambda directory: counts.get(directory, 0))
