@@ -17,7 +17,7 @@ from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.closing import close_log
 from penstock.log.config import MAX_LONG, LogConfig
 from penstock.log.directory import LogDirectory
-from penstock.log.epochs import LeaderEpochs
+from penstock.log.epochs import MAX_EPOCH, LeaderEpochs
 from penstock.log.errors import CorruptSegment
 from penstock.log.lookup import RecordPlace, find_by_timestamp, find_max_timestamp, look_up
 from penstock.log.producers import CompletedTransaction, ProducerBatch, ProducerStates
@@ -209,10 +209,10 @@ class PartitionLog:
                 return _duplicate(verdict, config) if isinstance(verdict, ProducerBatch) else verdict
         return append_checked(self, data, header, leader_epoch, now_ms)
 
-    def append_as_follower(self, data: Buffer) -> AppendResult | Refusal:
-        """Loop-safe. Appends batches that carry offsets and epochs already, as a leader sent them."""
+    def append_as_follower(self, data: Buffer, leader_epoch: int = MAX_EPOCH) -> AppendResult | Refusal:
+        """Loop-safe. Appends batches that carry offsets and epochs already, as the leader of that epoch sent them."""
         refusal = self._refusal()
-        return append_followed(self, data) if refusal is None else refusal
+        return append_followed(self, data, leader_epoch) if refusal is None else refusal
 
     def _refusal(self) -> Refusal | None:
         if not self.is_loaded:
