@@ -1,6 +1,7 @@
 """Compacted topics as clients see them, and as Kafka's own kafka-dump-log does."""
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -65,7 +66,12 @@ class Compacting:
 
 @pytest.fixture(scope="module")
 def compacting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compacting]:
-    settings = {"log.cleaner.backoff.ms": "50", "group.initial.rebalance.delay.ms": "0"}
+    settings = {
+        "log.cleaner.backoff.ms": "50",
+        "log.retention.check.interval.ms": "200",
+        "log.initial.task.delay.ms": "100",
+        "group.initial.rebalance.delay.ms": "0",
+    }
     with BrokerProcess(tmp_path_factory.mktemp("compaction") / "data", settings) as broker:
         yield Compacting(broker)
         assert "Traceback" not in broker.log(), broker.log()
@@ -123,6 +129,28 @@ def test_records_without_key_are_refused(compacting: Compacting) -> None:
     assert [error.code() for error in errors] == [confluent_kafka.KafkaError.INVALID_RECORD]
 
 
+def test_both_policies_at_once(compacting: Compacting) -> None:
+    """What is too old goes as a whole, of what is left only the last record of each key stays."""
+    compacting.create("both", **{"cleanup.policy": "compact,delete", "retention.ms": "3600000"})
+    long_ago_ms = int(time.time() * 1000) - 2 * 3_600_000
+    old = [ToWrite(b"." * 60, b"old %d" % at, timestamp_ms=long_ago_ms) for at in range(1500)]
+    for start in range(0, len(old), 100):  # batches smaller than a segment
+        Confluent().produce(compacting.bootstrap, "both", old[start : start + 100])
+    expected = compacting.update("both", range(ROUNDS))
+
+    def is_clean() -> bool:
+        seen = Confluent().consume(compacting.bootstrap, "both")
+        fresh = [record for record in seen if record.key in expected]
+        assert {record.key: record.value for record in fresh} == expected, "the last of each key is always there"
+        return seen[0].offset > 500 and len(fresh) < ROUNDS * KEYS // 2
+
+    eventually(is_clean, SECONDS, interval=0.1)
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": compacting.bootstrap, "group.id": "unused"})
+    low, high = consumer.get_watermark_offsets(confluent_kafka.TopicPartition("both", 0), 30)
+    consumer.close()
+    assert (low > 500, high) == (True, 1500 + ROUNDS * KEYS)
+
+
 def test_aborted_transactions_leave_nothing(compacting: Compacting) -> None:
     compacting.create("transactions")
     producer = confluent_kafka.Producer({"bootstrap.servers": compacting.bootstrap, "transactional.id": "compacted"})
@@ -158,16 +186,20 @@ def test_dump_log_reads_compacted_segments(compacting: Compacting, updates: dict
 
 
 def check_dump(jvm: Jvm, directory: Path) -> None:
-    for suffix, options in (
-        (".log", ("--deep-iteration", "--print-data-log")),
-        (".index", ()),
-        (".timeindex", ()),
-        (".index", ("--index-sanity-check",)),
-        (".timeindex", ("--index-sanity-check",)),
-    ):
-        files = ",".join(str(path) for path in sorted(directory.glob(f"*{suffix}")))
-        run = jvm.tool("kafka-dump-log", "--files", files, *options)
-        assert run.exit == 0, run
-        assert GAPS.sub("", run.err) == "", run.err
-        complaints = re.findall(r"(?i).*(?:mismatch|corrupt|invalid|not match|isvalid: false).*", run.out)
-        assert not complaints, complaints
+    dump_log(jvm, directory, ".log", "--deep-iteration", "--print-data-log")
+    for suffix in (".index", ".timeindex"):
+        dump_log(jvm, directory, suffix)
+        dump_log(jvm, directory, suffix, "--index-sanity-check")
+    for suffix in (".txnindex", ".snapshot"):
+        if any(directory.glob(f"*{suffix}")):
+            dump_log(jvm, directory, suffix)
+
+
+def dump_log(jvm: Jvm, directory: Path, suffix: str, *options: str) -> str:
+    files = ",".join(str(path) for path in sorted(directory.glob(f"*{suffix}")))
+    run = jvm.tool("kafka-dump-log", "--files", files, *options)
+    assert run.exit == 0, run
+    assert GAPS.sub("", run.err) == "", run.err
+    complaints = re.findall(r"(?i).*(?:mismatch|corrupt|invalid|not match|isvalid: false).*", run.out)
+    assert not complaints, complaints
+    return run.out
