@@ -35,6 +35,9 @@ def scan_keys(payload: bytes, count: int) -> ScannedKeys:
             if byte <= _ONE_BYTE:
                 pos += 1
                 end = pos + (byte >> 1)
+            elif payload[pos + 1] <= _ONE_BYTE and not byte & 1:  # 64 to 8191 bytes: many records
+                end = pos + 2 + ((byte & _ONE_BYTE | payload[pos + 1] << 7) >> 1)
+                pos += 2
             else:
                 length, pos = read_varint(payload, pos)
                 end = pos + length
@@ -85,6 +88,9 @@ def scan_bounds(payload: bytes, count: int) -> RecordBounds:
         if byte <= _ONE_BYTE:
             pos += 1
             end = pos + (byte >> 1)
+        elif payload[pos + 1] <= _ONE_BYTE and not byte & 1:
+            end = pos + 2 + ((byte & _ONE_BYTE | payload[pos + 1] << 7) >> 1)
+            pos += 2
         else:
             length, pos = read_varint(payload, pos)
             end = pos + length
