@@ -39,7 +39,7 @@ async def commit_in_transaction(
     world: TransactionalGroups, producer_id: int, key: Key, offset: int, epoch: int = 0, **member: object
 ) -> ErrorCode:
     request = transactional_commit(producer_id, key, offset, epoch, **member)  # type: ignore[arg-type]
-    answer = await world.service.commit_transactional_offsets(request)
+    answer = await world.service.commit_transactional_offsets(request, lambda: ErrorCode.NONE)
     if isinstance(answer, TxnOffsetCommitResponse):
         return ErrorCode(answer.topics[0].partitions[0].error_code)
     return answer

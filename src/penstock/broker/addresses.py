@@ -37,3 +37,11 @@ def reachable_brokers(broker: "Broker", context: "RequestContext") -> list[tuple
         if endpoint is not None:
             found.append((which, endpoint))
     return found
+
+
+def peer_address(broker: "Broker", broker_id: int) -> tuple[str, int] | None:
+    """Where another broker serves its peers; None while it is not known."""
+    which = broker.image.brokers.get(broker_id)
+    name = broker.static_settings.inter_broker_listener
+    listener = which.listener(name) if which is not None and name is not None else None
+    return (listener.host, listener.port) if listener is not None else None

@@ -6,7 +6,9 @@ It keeps no lasting state of its own. What is here was composed by `node/`; what
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from typing import TypeVar
 
+from penstock.broker.addresses import peer_address
 from penstock.broker.controller_channel import ControllerChannel
 from penstock.broker.controller_service import ControllerService
 from penstock.broker.fetch_sessions import FetchSessionCache
@@ -18,12 +20,14 @@ from penstock.broker.handlers.produce import ProduceHandler
 from penstock.broker.image_watch import ImageWatch
 from penstock.broker.metadata_driver import MetadataDriver
 from penstock.broker.partitions import PartitionTable
-from penstock.broker.peers import Peers
+from penstock.broker.peers import Peers, PeerUnreachable
 from penstock.broker.reachability import ReachabilityWatch
 from penstock.broker.router import Router
 from penstock.broker.transaction_driver import TransactionService
+from penstock.broker.transaction_marker_routes import RoutedMarkers
 from penstock.broker.transaction_markers import LocalMarkers
 from penstock.broker.transaction_producer_ids import SpareProducerIds
+from penstock.broker.transaction_routes import TransactionRoutes
 from penstock.log.config import LogConfig
 from penstock.log.directory import LogDirectory
 from penstock.log.partition_log import PartitionLog
@@ -38,6 +42,9 @@ from penstock.model.ports import Clock, Rng
 from penstock.net.connection import Connection
 from penstock.replication.partition import Partition
 from penstock.security.verdicts import AllowAll
+from penstock.wire.struct import ApiMessage
+
+R = TypeVar("R", bound=ApiMessage)
 
 log = logging.getLogger("penstock.broker")
 
@@ -71,14 +78,18 @@ class Broker:
         self.reachability = ReachabilityWatch()
         self.groups = GroupService(self.settings, self.node_id, clock, rng, pool, self._open_coordinator_partition)
         self.markers = LocalMarkers(self.partitions, self.groups, clock)
+        routed_markers = RoutedMarkers(self.node_id, lambda: driver.image, self.markers, self.ask_broker)
         self.transactions = TransactionService(
             lambda: self.settings,
             self.node_id,
             clock,
             pool,
             self._open_coordinator_partition,
-            self.markers,
+            routed_markers,
             SpareProducerIds(self.controller.next_producer_id),
+        )
+        self.transaction_routes = TransactionRoutes(
+            self.node_id, lambda: driver.image, lambda: self.settings, self.transactions, self.ask_broker
         )
         self.fetch = FetchHandler(self)
         self.router = Router(self, ProduceHandler(self), self.fetch)
@@ -86,7 +97,9 @@ class Broker:
         logs.on_directory_failed = self._directory_failed
         driver.add_listener(self._follow_metadata)
         driver.add_listener(self.groups.on_metadata)
+        driver.add_listener(routed_markers.on_metadata)
         driver.add_listener(self.transactions.on_metadata)
+        driver.add_listener(self.transaction_routes.on_metadata)
         driver.add_listener(self.image_watch.on_metadata)
 
     @property
@@ -109,6 +122,15 @@ class Broker:
 
     def heartbeats_ended(self, broker_id: int, broker_epoch: int) -> None:
         """The connection by which a broker reported to this node was lost."""
+
+    async def ask_broker(
+        self, broker_id: int, request: ApiMessage, response_type: type[R], timeout_ms: float, *, channel: str
+    ) -> R:
+        """The answer of another broker; raises `PeerUnreachable`."""
+        address = peer_address(self, broker_id)
+        if address is None:
+            raise PeerUnreachable(f"no address of broker {broker_id} is known")
+        return await self.peers.request(address, request, response_type, timeout_ms, channel=channel)
 
     # -- logs -----------------------------------------------------------------------------------------------------
 

@@ -189,18 +189,20 @@ class GroupService:
         )
 
     def commit_transactional_offsets(
-        self, request: TxnOffsetCommitRequest
+        self, request: TxnOffsetCommitRequest, includes: Callable[[], ErrorCode]
     ) -> Awaitable[TxnOffsetCommitResponse | ErrorCode]:
-        """Every topic must exist and carry both name and id; the transaction must include the group's partition."""
-        return self._act(
-            self._index(request.group_id),
-            lambda led, waiter, now: led.apply_transactional(
-                led.shard.decide_commit_transactional_offsets(request, waiter, now),
-                request.producer_id,
-                request.producer_epoch,
-                now,
-            ),
-        )
+        """Every topic must exist and carry both name and id. `includes` tells, at the moment when the offsets would
+        be appended, whether the transaction includes the group's partition."""
+
+        def act(led: LedShard, waiter: "asyncio.Future[Any]", now: Now) -> None:
+            error = includes()
+            if error is not ErrorCode.NONE:
+                waiter.set_result(error)
+                return
+            decision = led.shard.decide_commit_transactional_offsets(request, waiter, now)
+            led.apply_transactional(decision, request.producer_id, request.producer_epoch, now)
+
+        return self._act(self._index(request.group_id), act)
 
     def write_marker(self, index: int, marker: "EndMarker") -> Awaitable[ErrorCode]:
         """Ends a transaction in a partition of the offsets topic."""

@@ -90,7 +90,17 @@ class LedPartition:
         return result if isinstance(result, Refusal) else result.end_offset
 
     def when_committed(self, end_offset: int, callback: Callable[[ErrorCode], None]) -> None:
-        self._partition.when_committed(end_offset, callback)
+        if self._partition.leader_epoch == self.leader_epoch:
+            self._partition.when_committed(end_offset, lambda error: callback(self._in_this_epoch(error)))
+        else:
+            callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _in_this_epoch(self, error: ErrorCode) -> ErrorCode:
+        """The watermark of another leadership says nothing of what was appended in this one (P18, KAFKA-20634)."""
+        if self._partition.leader_epoch != self.leader_epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        # Then it is below the watermark: enough replicas had it when that moved.
+        return ErrorCode.NONE if error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND else error
 
     def read_bytes(self, offset: int, max_bytes: int) -> bytes | ErrorCode:
         return self._partition.log.read_bytes(offset, max_bytes)

@@ -99,6 +99,10 @@ class TransactionService:
         if topic is not self._topic:
             self._topic = topic
             self._leadership.follow(topic)
+        changed = {change.name for change in delta.topic_changes.values()}
+        changed.update(deleted.name for deleted in delta.deleted_topics.values())
+        if changed:
+            self._sender.hurry(changed)
 
     def stop(self) -> None:
         """Everybody who waits is sent away; nothing is served any more."""
@@ -131,10 +135,12 @@ class TransactionService:
         partitions: Collection[TopicPartition],
         api_version: int = _ADD_BY_BROKER_VERSION,
         connection: int = NO_CONNECTION,
+        patient: bool = True,
     ) -> ErrorCode:
         """With the default version: by this broker, for a producer of transaction version 2."""
         producer = Identity(producer_id, producer_epoch)
-        answer: ErrorCode = await self._submit_patiently(
+        submit = self._submit_patiently if patient else self._submit
+        answer: ErrorCode = await submit(
             transactional_id,
             lambda shard, waiter, now: shard.decide_add_partitions(
                 transactional_id, producer, partitions, api_version, waiter, now, connection

@@ -5,13 +5,12 @@ order is served; a partition that does not exist any more counts as written. Eac
 stable storage is reported once: a marker is never sent again after that, because under transaction version 1 it
 would end the next transaction too.
 
-`MarkerTarget` is where a marker goes. Here all partitions are this broker's own; those of other brokers will go
-through a link to that peer, which sends WriteTxnMarkers.
+`MarkerTarget` is where a marker goes: `LocalMarkers` for the partitions of this broker, `RoutedMarkers` for all.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from typing import NamedTuple, Protocol
 
 from penstock.broker.partitions import NOT_OPEN, PartitionTable
@@ -66,33 +65,36 @@ class LocalMarkers:
 
     def write(self, marker: EndMarker, where: TopicPartition, done: Done) -> None:
         found = self._partitions.find(*where)
-        if where.topic == OFFSETS_TOPIC and (found is NOT_OPEN or isinstance(found, Partition)):
-            self._follow(self._groups.write_marker(where.partition, marker), done)
-        elif found is NOT_OPEN:
+        if found is NOT_OPEN:
             self._follow(self._open_and_write(marker, where), done)
         elif isinstance(found, Partition):
-            self._append(found, marker, done)
+            self._write(found, marker, done)
         else:
             done(found.code)
 
-    def _append(self, partition: Partition, marker: EndMarker, done: Done) -> None:
+    def _write(self, partition: Partition, marker: EndMarker, done: Done) -> None:
         refusal = check_marker(partition, marker)
         if refusal is not None:
             done(refusal.code)
-            return
+        elif partition.topic == OFFSETS_TOPIC:
+            self._follow(self._groups.write_marker(partition.index, marker), done)
+        else:
+            self._append(partition, marker, done)
+
+    def _append(self, partition: Partition, marker: EndMarker, done: Done) -> None:
         producer_id, producer_epoch, coordinator_epoch, commit, _ = marker
         written = partition.write_marker(producer_id, producer_epoch, coordinator_epoch, commit, self._clock.now_ms())
         if isinstance(written, Refusal):
             done(written.code)
         else:
-            partition.when_committed(written.end_offset, done)
+            partition.when_committed(written.end_offset, lambda error: done(_below_watermark(error)))
 
     async def _open_and_write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
         partition = await self._partitions.open(*where)
         if isinstance(partition, Refusal):
             return partition.code
         outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        self._append(partition, marker, lambda error: None if outcome.done() else outcome.set_result(error))
+        self._write(partition, marker, lambda error: None if outcome.done() else outcome.set_result(error))
         return await outcome
 
     def _follow(self, writing: Awaitable[ErrorCode], done: Done) -> None:
@@ -100,6 +102,11 @@ class LocalMarkers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
+
+
+def _below_watermark(error: ErrorCode) -> ErrorCode:
+    """With too few replicas in sync by now the marker stays committed all the same."""
+    return ErrorCode.NONE if error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND else error
 
 
 def check_marker(partition: Partition, marker: EndMarker) -> Refusal | None:
@@ -122,7 +129,8 @@ class MarkerSender:
         """`report` is called once for each partition of an order, unless its shard is closed."""
         self._target = target
         self._report = report
-        self._retries: set[asyncio.TimerHandle] = set()
+        # What is tried again when its time has come, or sooner.
+        self._retries: dict[asyncio.TimerHandle, tuple[LedTransactions, WriteMarkers, TopicPartition]] = {}
 
     def carry_out(self, led: LedTransactions, order: WriteMarkers) -> None:
         for where in order.partitions:
@@ -132,6 +140,15 @@ class MarkerSender:
         for retry in self._retries:
             retry.cancel()
         self._retries.clear()
+
+    def hurry(self, topics: Container[str]) -> None:
+        """The image says something new of these topics: whatever waits to be tried again there need not wait."""
+        for retry, (led, order, where) in list(self._retries.items()):
+            if where.topic in topics:
+                retry.cancel()
+                del self._retries[retry]
+                if not led.closed:
+                    self._send(led, order, where, 0)
 
     def _send(self, led: LedTransactions, order: WriteMarkers, where: TopicPartition, attempts: int) -> None:
         marker = EndMarker(
@@ -170,9 +187,9 @@ class MarkerSender:
         delay = min(_RETRY_SECONDS * attempts, _MAX_RETRY_SECONDS)
 
         def again() -> None:
-            self._retries.discard(handle)
+            del self._retries[handle]
             if not led.closed:
                 self._send(led, order, where, attempts)
 
         handle = asyncio.get_running_loop().call_later(delay, again)
-        self._retries.add(handle)
+        self._retries[handle] = (led, order, where)

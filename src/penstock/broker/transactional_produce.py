@@ -15,8 +15,10 @@ from penstock.replication.partition import Partition
 from penstock.wire.produce_fast import PartitionRecords, TopicKey
 
 Topics = list[tuple[TopicKey, list[PartitionRecords]]]
-# What the coordinator said of each partition, by place in the request.
-Prepared = dict[int, ErrorCode]
+# What the coordinator said of each partition, and the partition's own note of the question, by place in the request.
+Prepared = dict[int, tuple[ErrorCode, object]]
+
+_NEVER_ASKED = (ErrorCode.NONE, None)
 
 _TRANSACTIONAL_BIT = 0x10
 _ATTRIBUTES_LOW_BYTE = 22
@@ -87,8 +89,7 @@ async def verify(
     verdicts: Prepared = {}
     for producer in {producer for _, _, producer in asking}:
         mine = [(place, partition) for place, partition, other in asking if other == producer]
-        for _, partition in mine:
-            partition.begin_verification(producer[0])
+        questions = [partition.begin_verification(producer[0]) for _, partition in mine]
         ask = (
             transactions.add_partitions
             if context.api_version >= _IMPLICIT_ADD_FROM
@@ -96,18 +97,22 @@ async def verify(
         )
         wanted = [TopicPartition(partition.topic, partition.index) for _, partition in mine]
         verdict = _for_producer(await ask(transactional_id, *producer, wanted), context.api_version)
-        verdicts.update((place, verdict) for place, _ in mine)
+        verdicts.update((place, (verdict, each)) for (place, _), each in zip(mine, questions, strict=True))
     return verdicts
 
 
 def settle(topics: Topics, found: list[Partition | Refusal], prepared: Prepared) -> list[Partition | Refusal]:
-    """The partitions that may be appended to; the others with the reason. Late answers do not count."""
+    """The partitions that may be appended to; the others with the reason.
+
+    An answer that came too late counts for nothing: the client sends its batch again, and the question is asked
+    again. Whether the transaction is over or has only changed its leader, the next answer tells.
+    """
     settled = list(found)
     for place, partition, (producer_id, _) in _asking(topics, found):
-        verdict = prepared.get(place, ErrorCode.INVALID_TXN_STATE)
-        in_time = partition.end_verification(producer_id)
+        verdict, question = prepared.get(place, _NEVER_ASKED)
+        in_time = partition.end_verification(producer_id, question)
         if verdict is ErrorCode.NONE and not in_time:
-            verdict = ErrorCode.INVALID_TXN_STATE
+            verdict = ErrorCode.NOT_ENOUGH_REPLICAS
         if verdict is not ErrorCode.NONE:
             settled[place] = Refusal(verdict, verdict.message)
     return settled

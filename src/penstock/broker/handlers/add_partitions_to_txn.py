@@ -5,6 +5,7 @@ brokers, for producers of version 2 (KIP-890): several transactions at a time, a
 partitions are part of the transaction. v5: TRANSACTION_ABORTABLE where it was INVALID_TXN_STATE.
 """
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.model.errors import ErrorCode
@@ -32,10 +33,11 @@ async def handle(
         return await _add_for_client(broker, context, request)
     if not broker.gate.allows_cluster(context, Operation.CLUSTER_ACTION):
         return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    outcomes = await asyncio.gather(*(_for_broker(broker, context, each) for each in request.transactions))
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
-            Result(each.transactional_id, _results(each.topics, await _for_broker(broker, context, each)))
-            for each in request.transactions
+            Result(each.transactional_id, _results(each.topics, outcome))
+            for each, outcome in zip(request.transactions, outcomes, strict=True)
         ]
     )
 
@@ -76,12 +78,18 @@ def _check(broker: "Broker", context: "RequestContext", partition: TopicPartitio
 async def _for_broker(
     broker: "Broker", context: "RequestContext", asked: Transaction
 ) -> dict[TopicPartition, ErrorCode]:
-    """The other broker has authorised its client and found the partitions."""
+    """The other broker has authorised its client and found the partitions.
+
+    What this broker does not know yet is not added all the same: what a coordinator knows and its image does not
+    counts as deleted, and gets no marker.
+    """
     partitions = _partitions(asked.topics)
     producer = (asked.producer_id, asked.producer_epoch)
     if not asked.verify_only:
+        if any(broker.image.partition(*each) is None for each in partitions):
+            return dict.fromkeys(partitions, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         error = await broker.transactions.add_partitions(
-            asked.transactional_id, *producer, partitions, context.api_version
+            asked.transactional_id, *producer, partitions, context.api_version, patient=False
         )
         return dict.fromkeys(partitions, error)
     verdicts = await broker.transactions.verify_each(asked.transactional_id, *producer, partitions)

@@ -80,7 +80,8 @@ class ProduceHandler:
         await partitions.open_all([(key, index) for key, parts in topics for index, _ in parts])
         if transactional_id is None:
             return {}
-        return await verify(self._broker.transactions, context, transactional_id, topics, partitions.find_all(topics))
+        routes = self._broker.transaction_routes
+        return await verify(routes, context, transactional_id, topics, partitions.find_all(topics))
 
     def _append(
         self,

@@ -7,10 +7,12 @@ Below version 5 the partition must have been added before (AddOffsetsToTxn).
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.group_shards import coordinator_error
 from penstock.metadata.image import OFFSETS_TOPIC, TopicImage
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.hashing import coordinator_partition
 from penstock.model.ids import TopicPartition
+from penstock.replication.partition import Partition
 from penstock.security.verdicts import Operation
 from penstock.wire.generated.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
@@ -27,6 +29,17 @@ _ABORTABLE_FROM = 4
 _IMPLICIT_ADD_FROM = 5
 _TOPIC_IDS_FROM = 6
 _GROUP_ERRORS_FROM = 6
+# A fault of the transaction's coordinator is none of the group's: the client need not look for that anew.
+_ASK_AGAIN = dict.fromkeys(
+    (
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ),
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
 _GROUP_ERRORS = (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
@@ -58,12 +71,37 @@ async def _commit(
     if topic is None:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     where = TopicPartition(OFFSETS_TOPIC, coordinator_partition(request.group_id, len(topic.partitions)))
-    adds = context.api_version >= _IMPLICIT_ADD_FROM
-    ask = broker.transactions.add_partitions if adds else broker.transactions.verify_partitions
-    error = await ask(request.transactional_id, request.producer_id, request.producer_epoch, [where])
-    if error is not ErrorCode.NONE:
-        return error
-    return await broker.groups.commit_transactional_offsets(request)
+    partition = await broker.partitions.open(*where)
+    if isinstance(partition, Refusal):
+        return coordinator_error(partition.code)
+    return await _commit_in(broker, context, request, partition)
+
+
+async def _commit_in(
+    broker: "Broker", context: "RequestContext", request: TxnOffsetCommitRequest, partition: Partition
+) -> TxnOffsetCommitResponse | ErrorCode:
+    """The transaction's coordinator may be far away: what it says must still hold when the offsets are appended."""
+    producer = (request.producer_id, request.producer_epoch)
+    if partition.has_open_transaction(*producer):
+        question = None
+    else:
+        adds = context.api_version >= _IMPLICIT_ADD_FROM
+        routes = broker.transaction_routes
+        ask = routes.add_partitions if adds else routes.verify_partitions
+        question = partition.begin_verification(request.producer_id)
+        where = TopicPartition(partition.topic, partition.index)
+        error = await ask(request.transactional_id, *producer, [where])
+        if error is not ErrorCode.NONE:
+            partition.end_verification(request.producer_id, question)
+            return _ASK_AGAIN.get(error, error)
+
+    def includes() -> ErrorCode:
+        in_time = partition.end_verification(request.producer_id, question)
+        # A client that is told to try again has the question asked again.
+        known = in_time or partition.has_open_transaction(*producer)
+        return ErrorCode.NONE if known else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    return await broker.groups.commit_transactional_offsets(request, includes)
 
 
 def _for_version(error: ErrorCode, api_version: int) -> ErrorCode:

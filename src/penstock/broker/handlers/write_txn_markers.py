@@ -27,7 +27,8 @@ async def handle(
     broker: "Broker", context: "RequestContext", request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
     allowed = broker.gate.allows_cluster(context, Operation.CLUSTER_ACTION)
-    return WriteTxnMarkersResponse(markers=[await _write(broker, asked, allowed) for asked in request.markers])
+    results = await asyncio.gather(*(_write(broker, asked, allowed) for asked in request.markers))
+    return WriteTxnMarkersResponse(markers=list(results))
 
 
 async def _write(broker: "Broker", asked: Asked, allowed: bool) -> Result:
