@@ -148,7 +148,7 @@ class Story(ConsumerCommands):
             self._append(record)
         for answer in decision.answers:
             self._say(answer)
-        if decision.later:
+        if decision.is_to_be_continued:
             self._apply_once(self.shard.go_on(decision, self.now))
 
     def _is_to_refuse(self) -> bool:

@@ -84,7 +84,7 @@ class LedShard:
     def apply(self, decision: Decision, now: Now) -> None:
         """Append, replay, go on with what was put off, answer on commit; or, when the append is refused, that."""
         decision = self._apply_once(decision, now)
-        while decision.later and not self.closed:
+        while decision.is_to_be_continued and not self.closed:
             decision = self._apply_once(self.shard.go_on(decision, now), now)
         if decision.later:
             # Lost while it was appended; whoever was not put into the shard is told here.

@@ -59,10 +59,15 @@ class Decision(NamedTuple):
     # Run in order when the records could not be appended: what else must change, because replay will not happen.
     # The answers are then replaced by the error.
     on_refused: Sequence[Callable[["Turn"], None]] = ()
-    # To be gone on with (`GroupShard.go_on`) when the records are replayed.
+    # When the records are replayed: what to see to, then, one by one, what to go on with (`GroupShard.go_on`).
+    after_replay: Sequence[Callable[["Turn"], None]] = ()
     later: Sequence[Later] = ()
-    # To be run off the loop, then given to `GroupShard.decide_job`. Only in decisions without `later`.
+    # To be run off the loop, then given to `GroupShard.decide_job`; whether the records are appended or not.
     jobs: Sequence[Job] = ()
+
+    @property
+    def is_to_be_continued(self) -> bool:
+        return bool(self.after_replay or self.later)
 
 
 class ShardLoad:
@@ -76,6 +81,7 @@ class ShardLoad:
 
 class Turn:
     __slots__ = (
+        "_after_replay",
         "_later",
         "answers",
         "config",
@@ -111,6 +117,7 @@ class Turn:
         self.answers: list[Answer] = []
         self.on_refused: list[Callable[[Turn], None]] = []
         self.jobs: list[Job] = []
+        self._after_replay: list[Callable[[Turn], None]] = []
         self._later: list[Later] = []
 
     def write(self, record: GroupRecord) -> None:
@@ -119,8 +126,12 @@ class Turn:
     def answer(self, waiter: Waiter, response: object) -> None:
         self.answers.append((waiter, response))
 
+    def after_replay(self, see_to: Callable[["Turn"], None]) -> None:
+        """For what can be lost, such as timers of a member that is only now being written: it decides nothing."""
+        self._after_replay.append(see_to)
+
     def later(self, waiter: Waiter | None, go_on: Callable[["Turn"], None]) -> None:
-        """Goes on when what is written so far is replayed; at the end of this turn if nothing is."""
+        """Goes on when all that is written by then is replayed; at the end of this turn if nothing is."""
         self._later.append(Later(waiter, go_on))
 
     def arm(self, timer: Timer, delay_ms: int) -> None:
@@ -130,9 +141,12 @@ class Turn:
         self.timers.disarm(timer)
 
     def decision(self) -> Decision:
-        while self._later and not self.records:
-            self._later.pop(0).go_on(self)
-        return Decision(self.records, self.answers, self.on_refused, self._later, self.jobs)
+        while not self.records and (self._after_replay or self._later):
+            if self._after_replay:
+                self._after_replay.pop(0)(self)
+            else:
+                self._later.pop(0).go_on(self)
+        return Decision(self.records, self.answers, self.on_refused, self._after_replay, self._later, self.jobs)
 
 
 def refuse(decision: Decision, error: ErrorCode, turn: Turn) -> Decision:

@@ -293,12 +293,20 @@ class GroupShard:
         elif job.invalid:
             turn.answer(job.beat.waiter, Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, job.invalid))
         else:
-            beat = job.beat._replace(resolved=job.resolved(turn.now.wall_ms))
-            consumer_heartbeat(turn, self.groups.get(job.group_id), beat)
+            group = self.groups.get(job.group_id)
+            members = group.members if isinstance(group, ConsumerGroup) else {}
+            if members.get(job.beat.request.member_id) is not job.member:
+                # It has been heard of since: what it said of its partitions is void.
+                turn.answer(job.beat.waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            else:
+                beat = job.beat._replace(resolved=job.resolved(turn.now.wall_ms))
+                consumer_heartbeat(turn, group, beat)
 
     def go_on(self, decision: Decision, now: Now) -> Decision:
         """What was put off until the records of `decision` were replayed."""
         turn = self._turn(now)
+        for see_to in decision.after_replay:
+            turn.after_replay(see_to)
         for later in decision.later:
             turn.later(*later)
         return self._noting_jobs(turn.decision())

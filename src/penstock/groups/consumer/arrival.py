@@ -42,6 +42,7 @@ def _upgrade(turn: Turn, group: ClassicGroup, beat: Beat) -> None:
     upgraded = ConsumerGroup(group.group_id)
     for record in records:
         upgraded.replay(record.key, record.value)
-    heartbeat(turn, upgraded, beat, [group_tombstone(group.group_id), *records])
+    # Who knows what topics the leader saw, or whether it got to assign anything: a target is due.
+    heartbeat(turn, upgraded, beat, [group_tombstone(group.group_id), *records], is_due=True)
     if turn.records:
         finish_upgrade(turn, group)

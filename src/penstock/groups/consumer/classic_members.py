@@ -42,6 +42,11 @@ def join_as_classic(turn: Turn, group: ConsumerGroup, join: Join) -> bool:
         turn.answer(join.waiter, found)
         return True
     old, replaced = found
+    owned = _owned(subscription, turn.image)
+    if owned and old.member_id not in group.members:
+        # It was a member once and does not know that it is none any more. What it has may be another's by now.
+        turn.answer(join.waiter, ErrorCode.UNKNOWN_MEMBER_ID)
+        return True
     if replaced is not None and downgrade_for(turn, group, replaced, join):
         return False
     new = _updated(old, join, subscription)
@@ -50,7 +55,7 @@ def join_as_classic(turn: Turn, group: ConsumerGroup, join: Join) -> bool:
     reply = Reply(
         join.waiter,
         new.member_id,
-        _owned(subscription, turn.image),
+        owned,
         update.subscription_changed,
         update.raised_epoch,
         _joined,

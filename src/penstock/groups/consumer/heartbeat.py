@@ -70,8 +70,11 @@ def keep_alive(turn: Turn, group: ConsumerGroup, beat: Beat) -> bool:
     return True
 
 
-def heartbeat(turn: Turn, group: ConsumerGroup, beat: Beat, made_by: list[GroupRecord]) -> None:
-    """`made_by`: the records that make the group, if it is not there yet; dropped when the heartbeat is refused."""
+def heartbeat(turn: Turn, group: ConsumerGroup, beat: Beat, made_by: list[GroupRecord], is_due: bool = False) -> None:
+    """`made_by`: the records that make the group, if it is not there yet; dropped when the heartbeat is refused.
+
+    `is_due`: the group needs a target, whether this member changes anything or not.
+    """
     request = beat.request
     found = _find(turn, group, request)
     if isinstance(found, Refusal):
@@ -80,12 +83,13 @@ def heartbeat(turn: Turn, group: ConsumerGroup, beat: Beat, made_by: list[GroupR
     old, replaced = found
     new = _updated(old, beat)
     if new.regex and new.regex not in group.regexes and new.regex not in beat.resolved:
-        turn.jobs.append(RegexJob(group.group_id, [new.regex], turn.image, beat.may_describe, beat))
+        known = group.members.get(request.member_id)
+        turn.jobs.append(RegexJob(group.group_id, [new.regex], turn.image, beat.may_describe, beat, known))
         return
-    update = plan_update(turn, group, old, new, replaced, beat.resolved)
+    update = plan_update(turn, group, old, new, replaced, beat.resolved, is_due)
     turn.records += made_by + update.records
     if beat.resolved:
-        turn.later(None, lambda t: mark_resolved(t, request.group_id))
+        turn.after_replay(lambda t: mark_resolved(t, request.group_id))
     else:
         refresh_if_due(turn, group, beat.may_describe)
     # One that is an epoch behind has missed an answer, and maybe with it what it was assigned.

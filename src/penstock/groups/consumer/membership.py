@@ -17,8 +17,9 @@ from penstock.groups.consumer.records import (
     target_record,
 )
 from penstock.groups.consumer.subscription import ResolvedRegex, hash_metadata, subscribed_topics
-from penstock.groups.consumer.target import keep_session, preferred_assignor
+from penstock.groups.consumer.target import dismiss_parked, preferred_assignor
 from penstock.groups.decision import GroupRecord, Turn
+from penstock.model.errors import ErrorCode
 
 
 class Update(NamedTuple):
@@ -36,14 +37,16 @@ def plan_update(
     new: ConsumerMember,
     replaced: ConsumerMember | None,
     resolved: Mapping[str, ResolvedRegex],
+    is_due: bool = False,
 ) -> Update:
     """`old` is new itself if nobody knows it yet, or a copy of the static member `replaced` under the new id.
 
-    `resolved`: expressions that the group did not have yet.
+    `resolved`: expressions that the group did not have yet. `is_due`: raises the epoch in any case.
     """
     records: list[GroupRecord] = []
     if replaced is not None:
         records += member_tombstones(group.group_id, replaced.member_id)
+        dismiss_parked(turn, group, ErrorCode.FENCED_INSTANCE_ID, [replaced.member_id])
     if new != old or replaced is not None:
         records.append(member_record(group.group_id, new))
     if replaced is not None:
@@ -57,7 +60,7 @@ def plan_update(
     if replaced is not None:
         members = {key: member for key, member in members.items() if key != replaced.member_id}
     subscription_changed = regex_changed or new.topics != old.topics
-    must_raise = subscription_changed or _assignor_changed(turn, group, members)
+    must_raise = is_due or subscription_changed or _assignor_changed(turn, group, members)
     raised = _raise_epoch(turn, group, members, regexes, must_raise)
     return Update(records + raised, subscription_changed, bool(raised))
 
@@ -102,7 +105,7 @@ def _raise_epoch(
     if not must_raise and metadata_hash == group.metadata_hash:
         group.metadata_is_stale = False
         return []
-    turn.later(None, _mark_fresh(group.group_id))
+    turn.after_replay(_mark_fresh(group.group_id))
     records = [epoch_record(group.group_id, group.epoch + 1, metadata_hash)]
     if group.has_partition_metadata:
         records.append(partition_metadata_tombstone(group.group_id))
@@ -138,8 +141,8 @@ def remove_members(turn: Turn, group: ConsumerGroup, leaving: Collection[Consume
     if not members:
         # Nobody is left to make a target for it. When it became empty is what the retention of offsets counts from.
         turn.write(target_epoch_record(group.group_id, epoch, turn.now.wall_ms))
-    turn.later(None, lambda t: _forget_timers(t, group, gone))
-    turn.on_refused.append(lambda t: _keep_sessions(t, group, leaving))
+    dismiss_parked(turn, group, ErrorCode.UNKNOWN_MEMBER_ID, gone)
+    turn.after_replay(lambda t: _forget_timers(t, group, gone))
 
 
 def _forget_timers(turn: Turn, group: ConsumerGroup, member_ids: Collection[str]) -> None:
@@ -148,12 +151,6 @@ def _forget_timers(turn: Turn, group: ConsumerGroup, member_ids: Collection[str]
         if timers is not None:
             for timer in (timers.session, timers.rebalance, timers.join, timers.sync):
                 turn.disarm(timer)
-
-
-def _keep_sessions(turn: Turn, group: ConsumerGroup, members: Collection[ConsumerMember]) -> None:
-    """They could not be taken out; if nobody hears of them, that is tried again."""
-    for member in members:
-        keep_session(turn, group, member)
 
 
 def leave_for_now(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> None:
@@ -167,4 +164,4 @@ def leave_for_now(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> N
         revoking=EMPTY_HANDED,
     )
     turn.write(current_record(group.group_id, away))
-    turn.later(None, lambda t: t.disarm(group.timers_of(member.member_id).rebalance))
+    turn.after_replay(lambda t: t.disarm(group.timers_of(member.member_id).rebalance))

@@ -140,7 +140,7 @@ def finish_upgrade(turn: Turn, group: ClassicGroup) -> None:
             if waiter is not None:
                 turn.answer(waiter, ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync_waiter = None
-    turn.later(None, lambda t: keep_all_sessions(t, group.group_id))
+    turn.after_replay(lambda t: keep_all_sessions(t, group.group_id))
 
 
 def keep_all_sessions(turn: Turn, group_id: str) -> None:
@@ -160,7 +160,7 @@ def remove_or_downgrade(turn: Turn, group: ConsumerGroup, leaving: Collection[Co
     gone = {member.member_id for member in leaving}
     staying = [member for key, member in group.members.items() if key not in gone]
     if can_downgrade(turn, staying):
-        downgrade(turn, group, staying, rebalances=True)
+        downgrade(turn, group, staying)
     else:
         remove_members(turn, group, leaving)
 
@@ -183,34 +183,25 @@ def downgrade_for(turn: Turn, group: ConsumerGroup, replaced: ConsumerMember, jo
     stand_in = replaced._replace(classic=classic_metadata(join.session_timeout_ms, join.protocols))
     if replaced.uses_classic_protocol or not can_downgrade(turn, [*others, stand_in]):
         return False
-    subscription = decode_subscription(next(iter(join.protocols.values())))
-    is_settled = (
-        subscription is not None
-        and frozenset(subscription.topics) == replaced.topics
-        and group.epoch == group.target_epoch
-        and all(_has_its_target(group, member) for member in group.members.values())
-    )
-    downgrade(turn, group, [*others, stand_in], rebalances=not is_settled)
+    downgrade(turn, group, [*others, stand_in])
     return True
 
 
-def _has_its_target(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    return not member.revoking and _as_target(member) == group.target_of(member.member_id)
+def downgrade(turn: Turn, group: ConsumerGroup, staying: Collection[ConsumerMember]) -> None:
+    """The classic group knows what its members have today. That it is to rebalance must not be lost in a crash.
 
-
-def downgrade(turn: Turn, group: ConsumerGroup, staying: Collection[ConsumerMember], rebalances: bool) -> None:
-    """The classic group knows what its members have today. That it is to rebalance must not be lost in a crash."""
+    It rebalances even when everybody has what it should: it needs a leader, one that knows it, to watch the topics.
+    """
     classic = _as_classic_group(group, staying)
     assignments = {}
     for member in staying:
         version = embedded_version(classic.members[member.member_id].protocols[classic.protocol_name or ""])
         assignments[member.member_id] = encode_assignment(topic_names(held_by(member), turn.image), version or 0)
     turn.records += group.tombstones()
-    turn.write(stable_group_record(classic, assignments, turn.now.wall_ms, is_settled=not rebalances))
+    turn.write(stable_group_record(classic, assignments, turn.now.wall_ms, is_settled=False))
     dismiss_parked(turn, group, ErrorCode.REBALANCE_IN_PROGRESS)
-    turn.later(None, lambda t: _keep_classic_sessions(t, group.group_id))
-    if rebalances:
-        turn.later(None, lambda t: _rebalance(t, group.group_id))
+    turn.after_replay(lambda t: _keep_classic_sessions(t, group.group_id))
+    turn.later(None, lambda t: _rebalance(t, group.group_id))
 
 
 def topic_names(target: Assignment, image: MetadataImage) -> dict[str, list[int]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.consumer.member import ConsumerMember
 from penstock.groups.consumer.records import epoch_record, regex_record
 from penstock.groups.consumer.regex_match import InvalidRegex, matching_topics
 from penstock.groups.consumer.subscription import ResolvedRegex, hash_metadata, subscribed_topics
@@ -29,6 +30,7 @@ class RegexJob:
         "failed",
         "group_id",
         "invalid",
+        "member",
         "topics",
         "version",
         "waiters",
@@ -41,9 +43,11 @@ class RegexJob:
         image: MetadataImage,
         may_describe: Callable[[str], bool],
         beat: "Beat | None" = None,
+        member: ConsumerMember | None = None,
     ) -> None:
         self.group_id = group_id
         self.beat = beat
+        self.member = member  # who sent the beat, as it was then
         self.waiters: list[Waiter] = [] if beat is None else [beat.waiter]
         self.version = image.end_offset
         self.topics: dict[str, frozenset[str]] = {}

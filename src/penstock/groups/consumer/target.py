@@ -5,7 +5,7 @@ happens to the group meanwhile is covered by the next one. So a thousand members
 assignments, not a thousand.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from penstock.groups.assignors import ASSIGNORS
@@ -34,6 +34,7 @@ class Reply(NamedTuple):
 
 class Parked(NamedTuple):
     epoch: int  # the group epoch whose target it waits for
+    member: ConsumerMember  # as it was then
     reply: Reply
 
 
@@ -65,19 +66,26 @@ def go_on_with(turn: Turn, group_id: str, reply: Reply) -> None:
     keep_session(turn, group, member)
     epoch, target = group.target_epoch, group.target_of(member.member_id)
     if group.epoch > group.target_epoch and _may_assign(turn, group):
-        spec = group_spec(group, turn.image)
-        assignor = preferred_assignor(group.members.values(), turn.config.consumer_assignors)
-        if _size(spec) <= turn.config.inline_assignment_size:
-            result = ASSIGNORS[assignor](spec)
-            _write_target(turn, group, group.epoch, result)
+        result = _assign(turn, group)
+        if result is not None:
             epoch, target = group.epoch, result[member.member_id]
-        else:
-            group.assignment_job = AssignmentJob(group, spec, assignor)
-            turn.jobs.append(group.assignment_job)
     if epoch < group.epoch and reply.waits_for_target and group.assignment_job is not None:
-        group.parked.append(Parked(group.epoch, reply))
+        group.parked.append(Parked(group.epoch, member, reply))
     else:
         _reconcile(turn, group, member, reply, epoch, target)
+
+
+def _assign(turn: Turn, group: ConsumerGroup) -> dict[str, Assignment] | None:
+    """Makes the target for the group's epoch, which is written then; None if that is a job under way now."""
+    spec = group_spec(group, turn.image)
+    assignor = preferred_assignor(group.members.values(), turn.config.consumer_assignors)
+    if _size(spec) <= turn.config.inline_assignment_size:
+        result = ASSIGNORS[assignor](spec)
+        _write_target(turn, group, group.epoch, result)
+        return result
+    group.assignment_job = AssignmentJob(group, spec, assignor)
+    turn.jobs.append(group.assignment_job)
+    return None
 
 
 def finish_assignment(turn: Turn, job: AssignmentJob) -> None:
@@ -90,29 +98,57 @@ def finish_assignment(turn: Turn, job: AssignmentJob) -> None:
         return
     if job.epoch > group.target_epoch:
         _write_target(turn, group, job.epoch, _for_present_members(group, job))
-        turn.on_refused.append(lambda t: dismiss_parked(t, group, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-    turn.later(None, lambda t: _answer_parked(t, group, job.epoch))
+    _then_answer_parked(turn, group, job.epoch)
 
 
-def dismiss_parked(turn: Turn, group: ConsumerGroup, error: ErrorCode) -> None:
+def _then_answer_parked(turn: Turn, group: ConsumerGroup, epoch: int) -> None:
+    turn.on_refused.append(lambda t: _dismiss_for_now(t, group))
+    turn.later(None, lambda t: _answer_parked(t, group, epoch))
+
+
+def _dismiss_for_now(turn: Turn, group: ConsumerGroup) -> None:
+    """Something could not be written; they are to come again."""
+    dismiss_parked(turn, group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def dismiss_parked(
+    turn: Turn, group: ConsumerGroup, error: ErrorCode, member_ids: Collection[str] | None = None
+) -> None:
+    """Sends away who waits for a target: these members, or all."""
     parked, group.parked = group.parked, []
     for each in parked:
-        turn.answer(each.reply.waiter, error)
+        if member_ids is None or each.reply.member_id in member_ids:
+            turn.answer(each.reply.waiter, error)
+        else:
+            group.parked.append(each)
 
 
 def _answer_parked(turn: Turn, group: ConsumerGroup, epoch: int) -> None:
-    """All that waited for this target are answered; the others go on to the next."""
+    """All that waited for this target are answered; the others wait for the next.
+
+    What a request said of its client's partitions is void if the client has been heard of since.
+    """
     parked, group.parked = group.parked, []
     for each in parked:
-        reply = each.reply
-        if each.epoch > epoch:
-            turn.later(reply.waiter, lambda t, reply=reply: go_on_with(t, group.group_id, reply))  # type: ignore[misc]
-            continue
-        member = group.members.get(reply.member_id)
-        if member is None:
-            turn.answer(reply.waiter, ErrorCode.UNKNOWN_MEMBER_ID)
+        member = each.member
+        if group.members.get(member.member_id) is not member:
+            turn.answer(each.reply.waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif each.epoch > epoch:
+            group.parked.append(each)
         else:
-            _reconcile(turn, group, member, reply, group.target_epoch, group.target_of(member.member_id))
+            _reconcile(turn, group, member, each.reply, group.target_epoch, group.target_of(member.member_id))
+    if group.parked:
+        turn.on_refused.append(lambda t: _dismiss_for_now(t, group))
+        turn.later(None, lambda t: _assign_for_parked(t, group))
+
+
+def _assign_for_parked(turn: Turn, group: ConsumerGroup) -> None:
+    if group.assignment_job is not None:
+        return
+    if not _may_assign(turn, group):
+        _answer_parked(turn, group, group.epoch)  # with the target there is
+    elif _assign(turn, group) is not None:
+        _then_answer_parked(turn, group, group.epoch)
 
 
 # -- computing ------------------------------------------------------------------------------------------------------
@@ -193,7 +229,7 @@ def _reconcile(
         moved = reconcile(member, goal, reply.owned)
     if moved != member:
         turn.write(current_record(group.group_id, moved))
-        turn.later(None, lambda t: watch_revocation(t, group, moved.member_id))
+        turn.after_replay(lambda t: watch_revocation(t, group, moved.member_id))
     turn.answer(reply.waiter, reply.respond(turn, group, moved, moved.assigned != member.assigned))
 
 

@@ -18,6 +18,11 @@ def expire_member(turn: Turn, group: ConsumerGroup, timer: Timer) -> None:
     if member is None:
         del group.timers[timer.member_id]
     elif timer.kind is not TimerKind.REBALANCE or member.state is MemberState.UNREVOKED_PARTITIONS:
+        is_session = timer.kind is TimerKind.SESSION
+        default_ms = turn.config.consumer_session_timeout_ms
+        again_ms = member.session_timeout_ms(default_ms) if is_session else member.rebalance_timeout_ms
+        # If it cannot be taken out now and keeps us waiting, that is tried again.
+        turn.on_refused.append(lambda t: t.arm(timer, again_ms))
         remove_or_downgrade(turn, group, [member])
 
 
