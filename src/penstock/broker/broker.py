@@ -63,6 +63,8 @@ class Broker:
     ) -> None:
         self.cluster_id = cluster_id
         self.node_id = driver.static_settings.node_id
+        self.epoch = -1
+        """Of this incarnation, from its registration; -1 before."""
         self.clock = clock
         self.rng = rng
         self.pool = pool
@@ -149,6 +151,10 @@ class Broker:
     async def _open_coordinator_partition(self, topic_id: bytes, index: int) -> LedPartition | Refusal:
         partition = await self.partitions.open(topic_id, index)
         return LedPartition(partition, self.clock) if isinstance(partition, Partition) else partition
+
+    def offline_directories(self) -> list[bytes]:
+        """Ids of the log directories that failed."""
+        return [key for key, directory in self._directories.items() if directory.failure is not None]
 
     def _directory_failed(self, directory: LogDirectory, error: OSError) -> None:
         self.partitions.fail_directory(directory)

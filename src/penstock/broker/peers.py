@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 
 from penstock import __version__
 from penstock.net.requester import Requester, RequestFailed, ResponseFrame, connect
+from penstock.wire.apis import ApiKey
 from penstock.wire.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.struct import ApiMessage
 
@@ -197,6 +198,17 @@ class Peers:
             del self._peers[key]
         if self._peers:
             self._schedule_sweep(loop)
+
+
+class RaftTransport:
+    """The peers as the quorum sees them: a fetch waits over there for news, so it has a connection of its own."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    async def request(self, address: Address, message: ApiMessage, response_type: type[R], timeout_ms: int) -> R:
+        channel = "raft-fetch" if message.API_KEY == ApiKey.FETCH else "raft"
+        return await self._peers.request(address, message, response_type, timeout_ms, channel=channel)
 
 
 def _left_ms(deadline: float) -> float:

@@ -5,6 +5,7 @@ where the new content must survive. A damaged checkpoint is reported and treated
 save work or can be rebuilt from the segments.
 """
 
+import json
 import logging
 import re
 from collections.abc import Iterable, Mapping
@@ -115,6 +116,19 @@ def decode_partition_metadata(content: bytes) -> bytes:
     if fields.get("version") != "0" or "topic_id" not in fields:
         raise ValueError("not a version 0 partition.metadata")
     return parse_uuid(fields["topic_id"].strip())
+
+
+def encode_clean_shutdown(broker_epoch: int) -> bytes:
+    return b'{"version":0,"brokerEpoch":%d}' % broker_epoch
+
+
+def decode_clean_shutdown(content: bytes | None) -> int:
+    """The epoch of the broker that shut down; -1 when the file does not say (older ones are empty)."""
+    try:
+        epoch = json.loads(content or b"{}").get("brokerEpoch", -1)
+    except (ValueError, AttributeError):
+        return -1
+    return epoch if isinstance(epoch, int) else -1
 
 
 def _checkpoint_lines(content: bytes) -> list[str]:

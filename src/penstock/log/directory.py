@@ -18,9 +18,12 @@ from penstock.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
+    decode_clean_shutdown,
+    encode_clean_shutdown,
     encode_offsets,
     parse_directory_name,
     read_offsets,
+    read_whole,
     write_atomically,
 )
 from penstock.log.deletion import Deletions
@@ -49,6 +52,7 @@ class LogDirectory:
         "_loop",
         "_swap_lock",
         "_written",
+        "broker_epoch",
         "cache",
         "checkpoints_urgent",
         "cleaned_offsets",
@@ -91,6 +95,8 @@ class LogDirectory:
         self._swap_lock = threading.Lock()
         self.was_clean = False
         """The last shutdown was clean: logs need no recovery."""
+        self.broker_epoch = -1
+        """Of the incarnation that shut down cleanly; then of the one that runs. -1: not known."""
         self.failure: OSError | None = None
         self.refusal: Refusal | None = None
         """Why nothing may be appended at the moment: failed or too full."""
@@ -112,6 +118,7 @@ class LogDirectory:
         names = self.disk.list_dir(self.path)
         self.was_clean = CLEAN_SHUTDOWN_FILE in names
         if self.was_clean:
+            self.broker_epoch = decode_clean_shutdown(read_whole(self.disk, f"{self.path}/{CLEAN_SHUTDOWN_FILE}"))
             # From here on only another clean shutdown may say so again.
             self.disk.remove(f"{self.path}/{CLEAN_SHUTDOWN_FILE}")
             self.disk.sync_dir(self.path)
@@ -278,7 +285,8 @@ class LogDirectory:
 
     def write_clean_shutdown(self) -> None:
         """Blocking. Everything is synced: the next start may skip recovery."""
-        write_atomically(self.disk, f"{self.path}/{CLEAN_SHUTDOWN_FILE}", b'{"version":0,"brokerEpoch":-1}')
+        content = encode_clean_shutdown(self.broker_epoch)
+        write_atomically(self.disk, f"{self.path}/{CLEAN_SHUTDOWN_FILE}", content)
         self.disk.sync_dir(self.path)
 
     def _write(self, file_name: str, offsets: dict[str, int]) -> None:

@@ -5,6 +5,7 @@ import logging
 import socket
 import ssl
 from collections import Counter
+from collections.abc import Collection
 
 from penstock.net.connection import Connection, FrameHandler, SharedState
 from penstock.net.limits import NetLimits
@@ -27,13 +28,15 @@ class _Watch:
 class Server:
     """All listeners of one broker process; one set of limits for them together."""
 
-    def __init__(self, limits: NetLimits, handler: FrameHandler) -> None:
+    def __init__(self, limits: NetLimits, handler: FrameHandler, uncounted: frozenset[str] = frozenset()) -> None:
+        """Connections of `uncounted` listeners are never refused: the cluster's own must not starve for clients."""
         self.limits = limits
+        self._uncounted = uncounted
         self.shared = SharedState(limits)
         self.refused_connections = 0
         self._handler = handler
         self.frame_received = handler.frame_received  # straight through: every call on the way costs each request
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[tuple[str, asyncio.Server]] = []
         self._connections: dict[Connection, _Watch] = {}
         self._per_address: Counter[str] = Counter()
         self._sweep: asyncio.TimerHandle | None = None
@@ -51,13 +54,14 @@ class Server:
             ssl=tls,
             start_serving=False,
         )
-        self._servers.append(server)
+        self._servers.append((name, server))
         return int(server.sockets[0].getsockname()[1])
 
-    async def serve(self) -> None:
-        """Accepts connections on every bound listener from now on."""
-        for server in self._servers:
-            await server.start_serving()
+    async def serve(self, names: Collection[str] | None = None) -> None:
+        """Accepts connections on these bound listeners from now on; None means all."""
+        for name, server in self._servers:
+            if names is None or name in names:
+                await server.start_serving()
         if self._sweep is None:
             self._schedule_sweep(asyncio.get_running_loop())
 
@@ -68,35 +72,40 @@ class Server:
     def connections(self) -> list[Connection]:
         return list(self._connections)
 
-    def stop_listening(self) -> None:
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+    def stop_listening(self, names: Collection[str] | None = None) -> None:
+        for name, server in self._servers:
+            if names is None or name in names:
+                server.close()
+        self._servers = [entry for entry in self._servers if names is not None and entry[0] not in names]
 
-    async def drain(self, seconds: float) -> None:
+    async def drain(self, seconds: float, names: Collection[str] | None = None) -> None:
         """Waits until every answer that is owed has left, but not longer than this."""
         deadline = asyncio.get_running_loop().time() + seconds
         while asyncio.get_running_loop().time() < deadline:
-            if not any(each.awaiting_replies or each.queued_bytes for each in self._connections):
+            if not any(each.awaiting_replies or each.queued_bytes for each in self._connections_of(names)):
                 return
             await asyncio.sleep(0.005)
 
-    async def close(self) -> None:
-        self.stop_listening()
-        if self._sweep is not None:
+    async def close(self, names: Collection[str] | None = None) -> None:
+        """Ends these listeners and their connections; None means all."""
+        self.stop_listening(names)
+        if self._sweep is not None and names is None:
             self._sweep.cancel()
             self._sweep = None
-        for connection in list(self._connections):
+        for connection in self._connections_of(names):
             connection.close()
         await asyncio.sleep(0)  # one turn for transports to send what they hold
-        for connection in list(self._connections):
+        for connection in self._connections_of(names):
             connection.abort(None)
+
+    def _connections_of(self, names: Collection[str] | None) -> list[Connection]:
+        return [each for each in self._connections if names is None or each.listener_name in names]
 
     # -- FrameHandler: counts, then hands on to the router --------------------------------------------------------
 
     def connection_opened(self, connection: Connection) -> None:
         host = connection.peer_host
-        refusal = self._refusal(host)
+        refusal = None if connection.listener_name in self._uncounted else self._refusal(host)
         self._connections[connection] = _Watch(asyncio.get_running_loop().time())
         self._per_address[host] += 1
         if refusal is not None:

@@ -34,6 +34,13 @@ class ConnectionSettings(Struct, frozen=True, kw_only=True):
         "controller",
     )
     broker_rack: Annotated[str | None, Text("Failure domain of this broker, told to clients.")] = None
+    broker_host: Annotated[
+        str | None,
+        Text(
+            "Machine that this broker runs on. Where there are enough machines, no two replicas of a partition share "
+            "one. Without it the host name of the inter-broker listener.",
+        ),
+    ] = None
 
     listeners: Annotated[
         tuple[str, ...],
@@ -191,6 +198,4 @@ class PeerSettings(ConnectionSettings, frozen=True, kw_only=True):
         bool,
         Bool("Let a replica outside the in-sync set lead.", update=CLUSTER_WIDE, no_effect=_ONE_BROKER),
     ] = False
-    controlled_shutdown_enable: Annotated[
-        bool, Bool("Hand over leadership before stopping.", no_effect=_ONE_BROKER)
-    ] = True
+    controlled_shutdown_enable: Annotated[bool, Bool("Hand over leadership before stopping.")] = True

@@ -214,6 +214,9 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
             kafka_default="2000",
         ),
     ] = 500
+    initial_broker_registration_timeout_ms: Annotated[
+        int, Int("How long a broker that starts waits for a controller to take it in.", at_least=1)
+    ] = 60_000
     broker_session_timeout_ms: Annotated[
         int,
         Int(

@@ -1,0 +1,217 @@
+"""A broker's standing in its cluster: registers, reports, serves once it is unfenced, hands over before it stops.
+
+registering → (epoch) → fenced → (its metadata has caught up) → unfenced → (wants to stop) → handed over
+
+Hard rules:
+- Every incarnation has an id of its own, so that a registration whose answer was lost is recognised.
+- Heartbeats never stop while the broker runs, whatever the controller says: who is fenced comes back by them.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.broker.controller_channel import ControllerUnavailable
+from penstock.metadata.features import SUPPORTED_FEATURES
+from penstock.metadata.listeners import Listener
+from penstock.model.errors import ErrorCode, describe_error
+from penstock.wire.generated.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from penstock.wire.generated.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+log = logging.getLogger("penstock.broker")
+
+_CHANNEL = "heartbeat"  # a connection of its own: when it is lost, the controller asks whether we are dead
+_IMPATIENT_S = (0.01, 0.02, 0.05, 0.1)  # pauses while something is waited for
+_HAND_OVER_S = 15.0
+_NO_CONTROLLER_MS = 2_000  # a broker that stops waits so long for one: the others may be stopping too
+
+
+class RegistrationRefused(Exception):
+    """The cluster does not take this broker in. The message says why and what to do."""
+
+
+class Presence(NamedTuple):
+    """What a broker says of itself when it registers."""
+
+    incarnation_id: bytes
+    listeners: tuple[Listener, ...]
+    directories: tuple[bytes, ...]
+    previous_epoch: int  # of the incarnation that stopped cleanly here before; -1 otherwise
+
+
+class Lifecycle:
+    def __init__(self, broker: "Broker", presence: Presence) -> None:
+        self.is_fenced = True
+        self._broker = broker
+        self._presence = presence
+        self._wake = asyncio.Event()
+        self._handed_over = asyncio.Event()
+        self._want_shut_down = False
+        self._task: asyncio.Task[None] | None = None
+        self._complained = False
+
+    @property
+    def epoch(self) -> int:
+        """The broker epoch; -1 before the registration."""
+        return self._broker.epoch
+
+    # -- coming -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Returns when this broker is registered, unfenced and knows it. Raises `RegistrationRefused`."""
+        broker = self._broker
+        epoch = broker.epoch = await self._register()
+        await broker.image_watch.until(lambda image: image.end_offset > epoch)
+        self._task = asyncio.get_running_loop().create_task(self._report())
+        own = broker.node_id
+        await broker.image_watch.until(lambda image: own in image.brokers and not image.brokers[own].fenced)
+
+    async def _register(self) -> int:
+        broker = self._broker
+        settings = broker.settings
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + settings.initial_broker_registration_timeout_ms / 1000
+        request = self._registration()
+        while True:
+            left_ms = (deadline - loop.time()) * 1000
+            try:
+                answer = await broker.channel.send(request, BrokerRegistrationResponse, left_ms)
+            except ControllerUnavailable as error:
+                raise RegistrationRefused(
+                    f"no controller took this broker in: {error}; look at the other nodes of controller.quorum.voters"
+                ) from None
+            if answer.error_code == ErrorCode.NONE:
+                return answer.broker_epoch
+            pause_s = settings.broker_heartbeat_interval_ms / 1000
+            waits = answer.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION and not self._is_alone
+            if not waits or loop.time() + pause_s > deadline:
+                raise RegistrationRefused(_why_refused(answer.error_code, broker.node_id))
+            await asyncio.sleep(pause_s)
+
+    def _registration(self) -> BrokerRegistrationRequest:
+        broker, presence = self._broker, self._presence
+        request = BrokerRegistrationRequest
+        return request(
+            broker_id=broker.node_id,
+            cluster_id=broker.cluster_id,
+            incarnation_id=presence.incarnation_id,
+            listeners=[
+                request.Listener(each.name, each.host, each.port, each.security_protocol_code)
+                for each in presence.listeners
+            ],
+            features=[request.Feature(name, low, high) for name, (low, high) in SUPPORTED_FEATURES.items()],
+            rack=broker.settings.broker_rack,
+            log_dirs=list(presence.directories),
+            previous_broker_epoch=presence.previous_epoch,
+            host=broker.settings.broker_host,
+        )
+
+    @property
+    def _is_alone(self) -> bool:
+        """No other broker is registered, and the controller is in this process."""
+        broker = self._broker
+        return broker.driver.is_active and set(broker.image.brokers) <= {broker.node_id}
+
+    # -- being there ------------------------------------------------------------------------------------------------
+
+    def directory_failed(self) -> None:
+        """The controller is told at once: leaderships must move."""
+        self._wake.set()
+
+    async def _report(self) -> None:
+        impatience = 0
+        while True:
+            self._wake.clear()
+            done = await self._beat()
+            waiting = self.is_fenced or self._want_shut_down
+            impatience = min(impatience + 1, len(_IMPATIENT_S)) if waiting and done else 0
+            pause_s = self._broker.settings.broker_heartbeat_interval_ms / 1000
+            if impatience:
+                pause_s = min(pause_s, _IMPATIENT_S[impatience - 1])
+            if self._handed_over.is_set():
+                return
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _beat(self) -> bool:
+        """One heartbeat; answers whether the controller took it."""
+        broker = self._broker
+        request = BrokerHeartbeatRequest(
+            broker.node_id,
+            broker.epoch,
+            broker.image.end_offset - 1,
+            want_shut_down=self._want_shut_down,
+            offline_log_dirs=broker.offline_directories(),
+        )
+        timeout_ms = _NO_CONTROLLER_MS if self._want_shut_down else broker.settings.broker_session_timeout_ms
+        try:
+            answer = await broker.channel.send(request, BrokerHeartbeatResponse, timeout_ms, channel=_CHANNEL)
+        except ControllerUnavailable as error:
+            self._complain("the controller does not hear this broker: %s", error)
+            if self._want_shut_down:
+                self._handed_over.set()
+            return False
+        if answer.error_code != ErrorCode.NONE:
+            self._complain("the controller refuses this broker's reports: %s", describe_error(answer.error_code))
+            self.is_fenced = True
+            if self._want_shut_down:
+                self._handed_over.set()
+            return False
+        self._note(answer)
+        return True
+
+    def _note(self, answer: BrokerHeartbeatResponse) -> None:
+        if answer.is_fenced and not self.is_fenced:
+            log.warning("this broker was fenced: its reports came too late, or its port refused connections")
+        elif self.is_fenced and not answer.is_fenced:
+            log.info("broker %d is unfenced, epoch %d", self._broker.node_id, self.epoch)
+        self.is_fenced = answer.is_fenced
+        self._complained = False
+        if self._want_shut_down and answer.should_shut_down:
+            self._handed_over.set()
+
+    def _complain(self, message: str, why: object) -> None:
+        """Once per trouble, not twice a second."""
+        if not self._complained:
+            self._complained = True
+            log.warning(message, why)
+
+    # -- going ------------------------------------------------------------------------------------------------------
+
+    async def hand_over(self) -> None:
+        """Returns when others lead what this broker led, or when waiting for it is no use."""
+        if self._task is None:
+            return
+        if self._broker.settings.controlled_shutdown_enable and not self._is_alone and not self.is_fenced:
+            self._want_shut_down = True
+            self._wake.set()
+            try:
+                async with asyncio.timeout(_HAND_OVER_S):
+                    await self._handed_over.wait()
+            except TimeoutError:
+                log.warning("leaderships were not handed over in %.0f s; stopping all the same", _HAND_OVER_S)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Without a word to anybody."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+
+def _why_refused(code: int, node_id: int) -> str:
+    if code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+        return (
+            f"node id {node_id} is registered with other data directories; start the node with those, or give it "
+            "another node.id"
+        )
+    if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+        return "the controllers belong to another cluster; check controller.quorum.voters and the data directory"
+    return f"the cluster refuses broker {node_id}: {describe_error(code)}"

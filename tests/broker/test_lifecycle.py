@@ -1,0 +1,215 @@
+"""A broker registers, reports, is fenced and unfenced, hands over; the controller is a script."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.broker.broker_probes import BrokerProbes
+from penstock.broker.controller_channel import ControllerUnavailable
+from penstock.broker.image_watch import ImageWatch
+from penstock.broker.lifecycle import Lifecycle, Presence, RegistrationRefused
+from penstock.metadata.delta import MetadataDelta
+from penstock.metadata.image import BrokerImage, MetadataImage
+from penstock.metadata.listeners import Listener
+from penstock.metadata.settings import BrokerSettings
+from penstock.model.errors import ErrorCode
+from penstock.wire.generated.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from penstock.wire.generated.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from tests.waiting import eventually_async
+
+LISTENER = Listener("PLAINTEXT", "127.0.0.1", 9092)
+PRESENCE = Presence(b"i" * 16, (LISTENER,), (b"d" * 16,), 7)
+
+
+def image_with(fenced: bool, end_offset: int = 12, epoch: int = 11) -> MetadataImage:
+    brokers = {1: BrokerImage(1, epoch, b"i" * 16, (LISTENER,), None, fenced, False, (b"d" * 16,))}
+    return MetadataImage(end_offset=end_offset, brokers=brokers)
+
+
+class World:
+    """A broker as the lifecycle sees it. The controller takes it in, and unfences it with its second heartbeat."""
+
+    def __init__(self, **settings: str) -> None:
+        given = {"broker.heartbeat.interval.ms": "5", **settings}
+        self.settings = BrokerSettings.from_mapping(given)
+        self.node_id, self.cluster_id, self.epoch = 1, "c", -1
+        self.image = MetadataImage()
+        self.image_watch = ImageWatch(lambda: self.image)
+        self.channel = self
+        self.driver = SimpleNamespace(is_active=False)
+        self.requests: list[Any] = []
+        self.refusals: list[int] = []
+        self.failed: list[bytes] = []
+        self.heartbeat: Callable[[BrokerHeartbeatRequest], BrokerHeartbeatResponse] = self.unfence
+
+    def offline_directories(self) -> list[bytes]:
+        return self.failed
+
+    def publish(self, image: MetadataImage) -> None:
+        self.image = image
+        self.image_watch.on_metadata(MetadataDelta(image), image)
+
+    async def send(self, request: Any, _type: Any, _timeout_ms: float, *, channel: str = "") -> Any:
+        self.requests.append(request)
+        await asyncio.sleep(0)
+        if isinstance(request, BrokerRegistrationRequest):
+            if self.refusals:
+                return BrokerRegistrationResponse(error_code=self.refusals.pop(0))
+            self.publish(image_with(fenced=True))
+            return BrokerRegistrationResponse(broker_epoch=11)
+        return self.heartbeat(request)
+
+    def unfence(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+        beats = [each for each in self.requests if isinstance(each, BrokerHeartbeatRequest)]
+        if len(beats) > 1:
+            self.publish(image_with(fenced=False, end_offset=13))
+        return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=len(beats) < 2)
+
+    @property
+    def beats(self) -> list[BrokerHeartbeatRequest]:
+        return [each for each in self.requests if isinstance(each, BrokerHeartbeatRequest)]
+
+
+def with_started(body: Callable[[World, Lifecycle], Awaitable[None]], world: World | None = None) -> None:
+    async def scenario() -> None:
+        broker = world or World()
+        lifecycle = Lifecycle(broker, PRESENCE)  # type: ignore[arg-type]
+        await lifecycle.start()
+        try:
+            await body(broker, lifecycle)
+        finally:
+            await lifecycle.stop()
+
+    asyncio.run(scenario())
+
+
+def test_starts_when_it_is_unfenced_and_knows_it() -> None:
+    async def body(broker: World, lifecycle: Lifecycle) -> None:
+        registration = broker.requests[0]
+        assert (registration.broker_id, registration.incarnation_id) == (1, b"i" * 16)
+        assert (registration.previous_broker_epoch, registration.log_dirs) == (7, [b"d" * 16])
+        assert lifecycle.epoch == 11
+        assert broker.beats[0].current_metadata_offset == 11
+        assert not broker.image.brokers[1].fenced
+
+    with_started(body)
+
+
+def test_waits_for_an_earlier_incarnation_to_be_gone() -> None:
+    world = World()
+    world.refusals = [ErrorCode.DUPLICATE_BROKER_REGISTRATION] * 3
+
+    async def body(broker: World, lifecycle: Lifecycle) -> None:
+        assert lifecycle.epoch == 11
+
+    with_started(body, world)
+
+
+@pytest.mark.parametrize(
+    ("code", "alone", "words"),
+    [
+        (ErrorCode.DUPLICATE_BROKER_REGISTRATION, True, "other data directories"),
+        (ErrorCode.INCONSISTENT_CLUSTER_ID, False, "another cluster"),
+        (ErrorCode.UNSUPPORTED_VERSION, False, "refuses broker 1"),
+    ],
+)
+def test_refusals_are_told(code: ErrorCode, alone: bool, words: str) -> None:
+    async def scenario() -> None:
+        world = World()
+        world.driver.is_active = alone
+        world.refusals = [code]
+        with pytest.raises(RegistrationRefused, match=words):
+            await Lifecycle(world, PRESENCE).start()  # type: ignore[arg-type]
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_directory_is_told_at_once() -> None:
+    async def body(broker: World, lifecycle: Lifecycle) -> None:
+        await eventually_async(lambda: not lifecycle.is_fenced)
+        broker.failed = [b"d" * 16]
+        lifecycle.directory_failed()
+        await eventually_async(lambda: broker.beats[-1].offline_log_dirs == [b"d" * 16])
+
+    with_started(body, World(**{"broker.heartbeat.interval.ms": "60000"}))
+
+
+def test_trouble_with_the_controller_does_not_end_the_reports() -> None:
+    async def body(broker: World, lifecycle: Lifecycle) -> None:
+        troubles = iter([ErrorCode.STALE_BROKER_EPOCH, ErrorCode.NONE])
+
+        def trouble(_: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+            code = next(troubles, None)
+            if code is None:
+                raise ControllerUnavailable("none")
+            return BrokerHeartbeatResponse(error_code=code, is_fenced=True)
+
+        broker.heartbeat = trouble
+        seen = len(broker.beats)
+        await eventually_async(lambda: len(broker.beats) > seen + 4)
+        assert lifecycle.is_fenced
+
+    with_started(body)
+
+
+def test_leaves_when_others_lead() -> None:
+    async def body(broker: World, lifecycle: Lifecycle) -> None:
+        await eventually_async(lambda: not lifecycle.is_fenced)
+        broker.heartbeat = lambda request: BrokerHeartbeatResponse(
+            is_fenced=False, should_shut_down=request.want_shut_down and len(broker.beats) > 9
+        )
+        await lifecycle.hand_over()
+        assert broker.beats[-1].want_shut_down
+        assert len(broker.beats) == 10
+
+    with_started(body)
+
+
+def test_leaves_when_there_is_no_controller_to_tell() -> None:
+    async def body(broker: World, lifecycle: Lifecycle) -> None:
+        await eventually_async(lambda: not lifecycle.is_fenced)
+
+        def nobody(_: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+            raise ControllerUnavailable("none")
+
+        broker.heartbeat = nobody
+        await lifecycle.hand_over()
+
+    with_started(body)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "fenced", "active", "dead"),
+    [
+        (["refused"], False, True, [(1, 11)]),
+        (["listens", "silent", "refused"], False, True, [(1, 11)]),
+        (["listens", "silent", "listens"], False, True, []),
+        ([], True, True, []),
+        ([], False, False, []),
+    ],
+)
+def test_only_a_refused_connection_is_death(
+    verdicts: list[str], fenced: bool, active: bool, dead: list[tuple[int, int]]
+) -> None:
+    async def scenario() -> None:
+        world = World()
+        world.image, world.driver.is_active = image_with(fenced), active
+        left, found = list(verdicts), []
+
+        async def probe(_address: Any, _timeout_ms: float) -> str:
+            return left.pop(0)
+
+        async def report(broker_id: int, epoch: int) -> None:
+            found.append((broker_id, epoch))
+
+        world.peers = SimpleNamespace(probe=probe)  # type: ignore[attr-defined]
+        probes = BrokerProbes(world, report)  # type: ignore[arg-type]
+        probes.connection_lost(1, 10)  # of an incarnation that is history
+        probes.connection_lost(1, 11)
+        await eventually_async(lambda: not probes._tasks)
+        assert (left, found) == ([], dead)
+
+    asyncio.run(scenario())
