@@ -41,8 +41,20 @@ BAD: dict[str, list[Event]] = {
     "phantom": [Poll("c", P, ((0, "a"),))],
     "lost-write": [sent("a", 0), sent("b", 1), Final(P, ((0, "a"),))],
     "vanished-read": [Send("p", P, "a", UNKNOWN), Poll("c", P, ((0, "a"),)), Final(P, ())],
-    "poll-skip": [sent("a", 0), sent("b", 1), Begin("c", "g", P, 0, 1), Poll("c", P, ((1, "b"),), 1), Final(P, ((0, "a"), (1, "b")))],
-    "int-poll-skip": [sent("a", 0), sent("b", 1), sent("c", 2), Poll("c", P, ((0, "a"), (2, "c"))), Poll("d", P, ((1, "b"),))],
+    "poll-skip": [
+        sent("a", 0),
+        sent("b", 1),
+        Begin("c", "g", P, 0, 1),
+        Poll("c", P, ((1, "b"),), 1),
+        Final(P, ((0, "a"), (1, "b"))),
+    ],
+    "int-poll-skip": [
+        sent("a", 0),
+        sent("b", 1),
+        sent("c", 2),
+        Poll("c", P, ((0, "a"), (2, "c"))),
+        Poll("d", P, ((1, "b"),)),
+    ],
     "nonmonotonic-poll": [sent("a", 0), sent("b", 1), Poll("c", P, ((0, "a"), (1, "b"))), Poll("c", P, ((1, "b"),))],
     "int-nonmonotonic-poll": [sent("a", 0), sent("b", 1), Poll("c", P, ((1, "b"), (0, "a")))],
     "nonmonotonic-send": [sent("a", 1), sent("b", 0)],
@@ -64,7 +76,7 @@ BAD: dict[str, list[Event]] = {
         Commit("c", "g", P, 9, UNKNOWN),
         Begin("d", "g", P, 3, 2),
     ],
-}  # fmt: skip
+}
 
 
 def test_a_good_history_passes() -> None:

@@ -53,7 +53,7 @@ def test_work_that_takes_too_long_is_out_of_time() -> None:
     loop = SimLoop(1)
 
     async def story() -> None:
-        while True:
+        while True:  # noqa: ASYNC110
             await asyncio.sleep(1)
 
     with pytest.raises(OutOfTime):
@@ -165,3 +165,23 @@ def test_what_nobody_handled_is_kept_with_the_name_of_its_process() -> None:
         type(fault["exception"]).__name__ for fault in loop.faults
     ] == ["ValueError", "ZeroDivisionError"]
     assert {fault["process"] for fault in loop.faults} <= {"p", "the world"}
+
+
+def test_the_worlds_own_empty_context_is_a_context() -> None:
+    """A future that a process completes wakes the world in the world's context, not in that process's."""
+    loop = SimLoop(1)
+
+    async def finish(future: asyncio.Future[None]) -> None:
+        future.set_result(None)
+
+    async def story() -> None:
+        process = Process(loop, "p", "h")
+        future: asyncio.Future[None] = loop.create_future()
+        process.spawn(finish(future))
+        await future
+        process.die()
+        await asyncio.gather(asyncio.sleep(1), asyncio.sleep(2))
+
+    import contextvars
+
+    contextvars.Context().run(loop.run, story())

@@ -72,19 +72,21 @@ def check_phantoms(history: History) -> list[Anomaly]:
 
 def check_lost_writes(history: History) -> list[Anomaly]:
     """Acknowledged, and not there in the end."""
-    finals = {event.partition: dict(event.records) for event in history.events if _is_plain_final(event)}
+    finals = _finals(history)
     found = []
     for event in history.events:
         if not isinstance(event, Send) or event.outcome is not Outcome.OK or event.partition not in finals:
             continue
         if finals[event.partition].get(event.offset) != event.value:
-            found.append(Anomaly("lost-write", f"{event.value} acknowledged at {_name(event.partition)}@{event.offset}"))
+            found.append(
+                Anomaly("lost-write", f"{event.value} acknowledged at {_name(event.partition)}@{event.offset}")
+            )
     return found
 
 
 def check_vanished_reads(history: History) -> list[Anomaly]:
     """Read by somebody, and not there in the end: it was shown before it was safe."""
-    finals = {event.partition: dict(event.records) for event in history.events if _is_plain_final(event)}
+    finals = _finals(history)
     found = []
     for event in history.events:
         if isinstance(event, Poll) and event.partition in finals:
@@ -228,8 +230,12 @@ def check_commits(history: History) -> list[Anomaly]:
     return found
 
 
-def _is_plain_final(event: object) -> bool:
-    return isinstance(event, Final) and not event.read_committed
+def _finals(history: History) -> dict[TopicPartition, dict[int, str]]:
+    return {
+        event.partition: dict(event.records)
+        for event in history.events
+        if isinstance(event, Final) and not event.read_committed
+    }
 
 
 def _name(partition: TopicPartition) -> str:

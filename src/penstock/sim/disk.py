@@ -144,6 +144,8 @@ class CrashingDisk:
         self.on_power_loss: Callable[[], None] | None = None
         self.capacity_bytes: int | None = None
         """Writes beyond it are cut short and then refused with ENOSPC."""
+        self.refusals = 0
+        """Operations refused so far, for want of room or by an error that was switched on."""
         self.sync_error: int | None = None
         """The errno with which syncs fail from now on; their content stays volatile."""
         self.write_error: int | None = None
@@ -253,6 +255,7 @@ class CrashingDisk:
                 room = max(0, self.capacity_bytes - self.used_bytes())
                 if growth > room:  # as a real disk does, fill it up first
                     self._put(inode, position, data[: len(data) - growth + room])
+                    self.refusals += 1
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
             self._put(inode, position, data)
         return len(data)
@@ -273,6 +276,7 @@ class CrashingDisk:
 
     def _refuse_if(self, code: int | None, path: str) -> None:
         if code is not None:
+            self.refusals += 1
             raise OSError(code, os.strerror(code), path)
 
     # Faults ---------------------------------------------------------------------------------------------------

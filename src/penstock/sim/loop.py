@@ -147,7 +147,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> SimHandle:
-        handle = SimHandle(self._now, callback, args, context or contextvars.copy_context())
+        handle = SimHandle(self._now, callback, args, contextvars.copy_context() if context is None else context)
         self._ready.append(handle)
         return handle
 
@@ -164,7 +164,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> SimHandle:
-        handle = SimHandle(when, callback, args, context or contextvars.copy_context())
+        handle = SimHandle(when, callback, args, contextvars.copy_context() if context is None else context)
         heapq.heappush(self._timers, (when, self.next_number(), handle))
         return handle
 

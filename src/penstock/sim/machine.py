@@ -1,9 +1,12 @@
 """A computer with a disk, and the node that runs on it from time to time."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.metadata_driver import MetadataUnavailable
 from penstock.metadata.settings import BrokerSettings
+from penstock.node.identity import NodeRefused
 from penstock.node.node import Node
 from penstock.sim.clock import SimClock, SimRng
 from penstock.sim.disk import CrashingDisk, PowerLoss
@@ -11,6 +14,9 @@ from penstock.sim.process import Process, ProcessDied, State
 
 if TYPE_CHECKING:
     from penstock.sim.world import World
+
+STOP_S = 120.0
+"""A node that takes longer to stop is stuck."""
 
 
 class MountedDisk:
@@ -58,9 +64,16 @@ class Machine:
         process = self.process = Process(self.world.loop, self.name, self.name)
         self.world.note(self.name, f"starts, life {self.lives}")
         rng = SimRng(f"{self.world.seed}:{self.name}:{self.lives}")
+        refusals = self.disk.refusals
         try:
             await process.call(self._run(process, rng))
         except (ProcessDied, PowerLoss):
+            return False
+        except (OSError, NodeRefused, MetadataUnavailable) as error:
+            if self.disk.refusals == refusals:
+                raise
+            self.world.note(self.name, f"cannot start on such a disk: {error}")
+            process.die()
             return False
         self.serving = True
         self.world.note(self.name, "serves")
@@ -70,6 +83,12 @@ class Machine:
         disk: Any = MountedDisk(self.disk, process)
         self.node = Node(BrokerSettings.from_mapping(self.settings), disk=disk, clock=self.clock, rng=rng)
         await self.node.start()
+        self.node.failed.add_done_callback(lambda _: self._gave_up())
+
+    def _gave_up(self) -> None:
+        """The node says that it cannot go on: its program exits, and somebody starts it again."""
+        self.world.note(self.name, "gives up")
+        self.kill()
 
     async def stop(self) -> bool:
         """Stops the node as an operator would; False when it died on the way."""
@@ -79,7 +98,7 @@ class Machine:
         self.world.note(self.name, "is told to stop")
         self.serving = False
         try:
-            await process.call(node.stop())
+            await asyncio.wait_for(process.call(node.stop()), STOP_S)
         except (ProcessDied, PowerLoss):
             return False
         self.world.note(self.name, "has stopped")

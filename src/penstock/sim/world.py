@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from penstock.sim.clock import EPOCH_S
 from penstock.sim.loop import SimLoop
 from penstock.sim.machine import Machine
 from penstock.sim.network import Network
@@ -42,6 +43,10 @@ class World:
 
     def seed_of(self, part: str) -> int:
         return zlib.crc32(f"{self.seed}:{part}".encode())
+
+    def now(self) -> float:
+        """True time, which no machine's clock need show."""
+        return EPOCH_S + self.loop.time()
 
     def note(self, who: str, what: str) -> None:
         self.trace.note(who, what)

@@ -1,0 +1,303 @@
+"""Unmodified aiokafka clients at work in a world, each writing down what it did and what it was told.
+
+Client ids and record timestamps are given explicitly: aiokafka's own come from a counter of the process and from the
+real clock, and a world must not depend on either.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.sim.history import Begin, Commit, Final, History, Outcome, Poll, Send, TopicPartition, TransactionEnd
+
+if TYPE_CHECKING:
+    from penstock.sim.world import World
+
+_STOP_S = 60.0
+
+
+class Client:
+    """One client program. `quiet` is set when it has finished its last piece of work."""
+
+    def __init__(self, world: "World", history: History, name: str, bootstrap: Sequence[str]) -> None:
+        self.world = world
+        self.history = history
+        self.name = name
+        self.random = random.Random(f"{world.seed}:{name}")
+        self.pause_s = self.random.choice((0.02, 0.05, 0.1, 0.2))
+        self.successes = 0
+        self.stopping = False
+        self._bootstrap = list(bootstrap)
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": self._bootstrap,
+            "client_id": self.name,
+            "request_timeout_ms": 20_000,
+            "metadata_max_age_ms": 10_000,
+        }
+
+    async def run(self) -> None:
+        """Works until `stopping`; a client program that fails is started again."""
+        import aiokafka.errors
+
+        while not self.stopping:
+            try:
+                await self.live()
+            except (aiokafka.errors.KafkaError, OSError) as error:
+                self.world.note(self.name, f"begins again: {type(error).__name__}")
+            await asyncio.sleep(self.random.uniform(0.1, 1.0))
+
+    async def live(self) -> None:
+        raise NotImplementedError
+
+    async def think(self) -> None:
+        await asyncio.sleep(self.random.expovariate(1 / self.pause_s))
+
+
+class ProducingClient(Client):
+    """An idempotent producer, a few records in flight at a time."""
+
+    def __init__(
+        self, world: "World", history: History, name: str, bootstrap: Sequence[str], partitions: list[TopicPartition]
+    ) -> None:
+        super().__init__(world, history, name, bootstrap)
+        self.partitions = partitions
+        self._sent = 0
+
+    async def live(self) -> None:
+        from aiokafka import AIOKafkaProducer
+
+        producer = AIOKafkaProducer(
+            enable_idempotence=True, acks="all", linger_ms=self.random.choice((0, 0, 5)), **self._options()
+        )
+        try:
+            await producer.start()
+            while not self.stopping:
+                await self._send_some(producer)
+                await self.think()
+        finally:
+            await _stop(producer)
+
+    async def _send_some(self, producer: Any) -> None:
+        count = self.random.choice((1, 1, 1, 2, 5))
+        results = []
+        for _ in range(count):
+            partition = self.random.choice(self.partitions)
+            value = self._next_value()
+            results.append((partition, value, await _send(self.world, producer, partition, value)))
+        failure: Exception | None = None
+        for partition, value, result in results:
+            error = await self._record(partition, value, result, None)
+            failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _next_value(self) -> str:
+        self._sent += 1
+        return f"{self.name}:{self._sent}"
+
+    async def _record(
+        self, partition: TopicPartition, value: str, result: Any, transaction: int | None
+    ) -> Exception | None:
+        import aiokafka.errors
+
+        try:
+            if isinstance(result, Exception):
+                raise result
+            told = await result
+        except (aiokafka.errors.KafkaError, OSError) as error:
+            self.world.note(self.name, f"{value} to {partition[0]}-{partition[1]}: {type(error).__name__}")
+            self.history.add(Send(self.name, partition, value, Outcome.UNKNOWN, -1, transaction))
+            return error
+        self.successes += 1
+        self.world.note(self.name, f"{value} is at {partition[0]}-{partition[1]}@{told.offset}")
+        self.history.add(Send(self.name, partition, value, Outcome.OK, told.offset, transaction))
+        return None
+
+
+class TransactionalClient(ProducingClient):
+    """Transactions over several partitions, some of them aborted on purpose."""
+
+    _number = 0
+
+    async def live(self) -> None:
+        from aiokafka import AIOKafkaProducer
+
+        producer = AIOKafkaProducer(
+            transactional_id=f"{self.name}-id", transaction_timeout_ms=10_000, **self._options()
+        )
+        try:
+            await producer.start()
+            while not self.stopping:
+                await self._transact(producer)
+                await self.think()
+        finally:
+            await _stop(producer)
+
+    async def _transact(self, producer: Any) -> None:
+        self._number += 1
+        number = self._number
+        commit = self.random.random() < 0.7
+        await producer.begin_transaction()
+        results = []
+        for _ in range(self.random.randrange(1, 4)):
+            partition, value = self.random.choice(self.partitions), self._next_value()
+            results.append((partition, value, await _send(self.world, producer, partition, value)))
+        for partition, value, result in results:
+            failure = await self._record(partition, value, result, number)
+            if failure is not None:
+                raise failure
+        await self._end(producer, number, commit)
+
+    async def _end(self, producer: Any, number: int, commit: bool) -> None:
+        import aiokafka.errors
+
+        self.history.add(TransactionEnd(self.name, number, commit, Outcome.UNKNOWN, begun=True))
+        try:
+            await (producer.commit_transaction() if commit else producer.abort_transaction())
+        except (aiokafka.errors.KafkaError, OSError):
+            self.history.add(TransactionEnd(self.name, number, commit, Outcome.UNKNOWN))
+            raise
+        self.world.note(self.name, f"{'committed' if commit else 'aborted'} transaction {number}")
+        self.history.add(TransactionEnd(self.name, number, commit, Outcome.OK))
+
+
+class ConsumingClient(Client):
+    """A member of a group that commits what it has read, now and then."""
+
+    def __init__(
+        self,
+        world: "World",
+        history: History,
+        name: str,
+        bootstrap: Sequence[str],
+        topic: str,
+        group: str,
+        *,
+        read_committed: bool,
+    ) -> None:
+        super().__init__(world, history, name, bootstrap)
+        self.topic = topic
+        self.group = group
+        self.read_committed = read_committed
+        self.assignment = 0
+        self._begun: set[TopicPartition] = set()
+
+    async def live(self) -> None:
+        from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+
+        client = self
+
+        class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+            def on_partitions_revoked(self, revoked: Any) -> None:
+                client._begun.clear()
+
+            def on_partitions_assigned(self, assigned: Any) -> None:
+                client.assignment += 1
+                client._begun.clear()
+
+        consumer = AIOKafkaConsumer(
+            group_id=self.group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=1_000,
+            isolation_level="read_committed" if self.read_committed else "read_uncommitted",
+            **self._options(),
+        )
+        consumer.subscribe([self.topic], listener=Listener())
+        try:
+            await consumer.start()
+            while not self.stopping:
+                await self._poll(consumer)
+                await self.think()
+        finally:
+            self._begun.clear()
+            self.assignment += 1
+            await _stop(consumer)
+
+    async def _poll(self, consumer: Any) -> None:
+        told = await consumer.getmany(timeout_ms=500, max_records=self.random.choice((None, 3, 20)))
+        read = sorted((partition.topic, partition.partition, records) for partition, records in told.items())
+        for topic, index, records in read:
+            partition = (topic, index)
+            if partition not in self._begun:
+                self._begun.add(partition)
+                self.history.add(Begin(self.name, self.group, partition, records[0].offset, self.assignment))
+            values = tuple((record.offset, record.value.decode()) for record in records)
+            self.successes += 1
+            self.world.note(self.name, f"read {topic}-{index}@{values[0][0]}..{values[-1][0]}")
+            self.history.add(Poll(self.name, partition, values, self.assignment, self.read_committed))
+        if read and self.random.random() < 0.3:
+            await self._commit(consumer, {(topic, index): records[-1].offset + 1 for topic, index, records in read})
+
+    async def _commit(self, consumer: Any, offsets: dict[TopicPartition, int]) -> None:
+        import aiokafka
+        import aiokafka.errors
+
+        outcome = Outcome.OK
+        try:
+            await consumer.commit({aiokafka.TopicPartition(*key): offset for key, offset in offsets.items()})
+        except aiokafka.errors.CommitFailedError:
+            outcome = Outcome.UNKNOWN
+        except (aiokafka.errors.KafkaError, OSError):
+            outcome = Outcome.UNKNOWN
+        except aiokafka.errors.IllegalStateError:
+            return  # the partitions went to another member while it was thinking
+        for partition, offset in offsets.items():
+            self.world.note(self.name, f"commit {partition[0]}-{partition[1]}@{offset}: {outcome.value}")
+            self.history.add(Commit(self.name, self.group, partition, offset, outcome))
+
+
+async def read_all(
+    world: "World", bootstrap: Sequence[str], partitions: list[TopicPartition], *, read_committed: bool
+) -> list[Final]:
+    """Everything that is there, by a reader of its own."""
+    from aiokafka import AIOKafkaConsumer
+    from aiokafka import TopicPartition as Place
+
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=list(bootstrap),
+        client_id="final",
+        isolation_level="read_committed" if read_committed else "read_uncommitted",
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        places = [Place(*partition) for partition in partitions]
+        consumer.assign(places)
+        ends = await consumer.end_offsets(places)
+        await consumer.seek_to_beginning(*places)
+        found: dict[TopicPartition, list[tuple[int, str]]] = {partition: [] for partition in partitions}
+        for place in places:
+            while await consumer.position(place) < ends[place]:
+                told = await consumer.getmany(place, timeout_ms=1000)
+                for records in told.values():
+                    found[place.topic, place.partition] += [(each.offset, each.value.decode()) for each in records]
+        return [Final(partition, tuple(records), read_committed) for partition, records in found.items()]
+    finally:
+        await consumer.stop()
+
+
+async def _send(world: "World", producer: Any, partition: TopicPartition, value: str) -> Any:
+    """The future of the answer, or the error with which the client refused to send."""
+    import aiokafka.errors
+
+    timestamp_ms = int(world.now() * 1000)
+    try:
+        return await producer.send(partition[0], value.encode(), partition=partition[1], timestamp_ms=timestamp_ms)
+    except (aiokafka.errors.KafkaError, OSError, AssertionError) as error:
+        if isinstance(error, AssertionError):  # aiokafka's way to say that metadata lacks the partition just now
+            return aiokafka.errors.UnknownTopicOrPartitionError()
+        return error
+
+
+async def _stop(client: Any) -> None:
+    """A client that cannot say goodbye in time is dropped, as a program that exits would drop it."""
+    import aiokafka.errors
+
+    with contextlib.suppress(TimeoutError, aiokafka.errors.KafkaError, OSError):
+        await asyncio.wait_for(client.stop(), _STOP_S)

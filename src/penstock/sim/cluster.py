@@ -1,0 +1,158 @@
+"""A cluster under faults, with clients at work: the world that seeds are run in.
+
+A run has three parts: faults and work; healing, after which everything has to work again within `LIVENESS_S`; and the
+reckoning: everything is read back and the histories are checked.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.sim.checkers import check_history
+from penstock.sim.clients import Client, ConsumingClient, ProducingClient, TransactionalClient, read_all
+from penstock.sim.faults import FaultRates, Faults, draw_rates
+from penstock.sim.history import History, Send, TopicPartition
+from penstock.sim.machine import Machine
+from penstock.sim.world import World, WorldFailed
+
+TOPIC = "t"
+LIVENESS_S = 60.0
+
+Sink = Callable[[str], None]
+
+
+class Shape(NamedTuple):
+    """What a seed's cluster is like, apart from its faults."""
+
+    nodes: int
+    partitions: int
+    producers: int
+    consumers: int
+    transactional: bool
+    seconds: float
+    segment_bytes: int
+
+
+class Result(NamedTuple):
+    digest: str
+    turns: int
+    virtual_s: float
+    acknowledged: int
+    faults: int
+
+
+def draw_shape(chance: random.Random, nodes: int) -> Shape:
+    return Shape(
+        nodes=nodes,
+        partitions=chance.choice((1, 2, 3)),
+        producers=chance.choice((1, 2)),
+        consumers=chance.choice((0, 1, 2)),
+        transactional=chance.random() < 0.3,
+        seconds=chance.choice((5.0, 10.0, 20.0)),
+        segment_bytes=chance.choice((1_500, 10_000, 1 << 30)),
+    )
+
+
+class Cluster:
+    def __init__(self, world: World, shape: Shape, rates: FaultRates) -> None:
+        self.world = world
+        self.shape = shape
+        self.history = History()
+        self.faults = Faults(world, rates)
+        self.partitions: list[TopicPartition] = [(TOPIC, index) for index in range(shape.partitions)]
+        self.bootstrap = [f"n{number}:9092" for number in range(1, shape.nodes + 1)]
+        self.clients: list[Client] = []
+        for number in range(1, shape.nodes + 1):
+            world.add_machine(f"n{number}", self._settings(number))
+
+    def _settings(self, number: int) -> dict[str, str]:
+        return {
+            "node.id": str(number),
+            "listeners": f"PLAINTEXT://n{number}:9092",
+            "log.dirs": "/data",
+            "io.threads": "2",
+            "num.partitions": str(self.shape.partitions),
+            "log.segment.bytes": str(self.shape.segment_bytes),
+            "log.retention.ms": "-1",
+            "offsets.topic.num.partitions": "2",
+            "transaction.state.log.num.partitions": "2",
+            "group.initial.rebalance.delay.ms": "0",
+        }
+
+    # -- the three parts --------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        self.world.note("world", f"{self.shape}")
+        self.world.note("world", f"{self.faults.rates}")
+        await asyncio.gather(*(self._start(machine) for machine in self.world.machines.values()))
+        working = self._start_clients()
+        await self.faults.run(self.shape.seconds)
+        await self.faults.heal()
+        await self._wait_until_all_work()
+        for client in self.clients:
+            client.stopping = True
+        await asyncio.wait_for(asyncio.gather(*working), LIVENESS_S * 3)
+        await self._read_back()
+        await asyncio.gather(*(machine.stop() for machine in self.world.machines.values()))
+        anomalies = check_history(self.history)
+        if anomalies:
+            raise WorldFailed("; ".join(f"{name}: {what}" for name, what in anomalies[:5]))
+
+    async def _start(self, machine: Machine) -> None:
+        while not await machine.start():  # noqa: ASYNC110 - virtual time costs nothing
+            await asyncio.sleep(0.1)
+
+    def _start_clients(self) -> list[asyncio.Future[None]]:
+        world, shape = self.world, self.shape
+        for number in range(shape.producers):
+            self.clients.append(ProducingClient(world, self.history, f"p{number}", self.bootstrap, self.partitions))
+        if shape.transactional:
+            self.clients.append(TransactionalClient(world, self.history, "x0", self.bootstrap, self.partitions))
+        for number in range(shape.consumers):
+            committed = shape.transactional and number == 0
+            group = f"g{int(committed)}"
+            client = ConsumingClient(
+                world, self.history, f"c{number}", self.bootstrap, TOPIC, group, read_committed=committed
+            )
+            self.clients.append(client)
+        return [asyncio.ensure_future(world.add_client(each.name).call(each.run())) for each in self.clients]
+
+    async def _wait_until_all_work(self) -> None:
+        """Liveness: after the faults every producer and every group gets on."""
+        before = self._progress()
+        end = self.world.loop.time() + LIVENESS_S
+        while True:
+            stuck = [name for name, done in self._progress().items() if done <= before[name]]
+            if not stuck:
+                return
+            if self.world.loop.time() > end:
+                raise WorldFailed(f"liveness: {', '.join(stuck)} did nothing for {LIVENESS_S:g} s after the faults")
+            await asyncio.sleep(0.1)
+
+    def _progress(self) -> dict[str, int]:
+        """What was done so far, by producers and by groups: a member may have no partition."""
+        done: dict[str, int] = {}
+        for client in self.clients:
+            name = client.group if isinstance(client, ConsumingClient) else client.name
+            done[name] = done.get(name, 0) + client.successes
+        return done
+
+    async def _read_back(self) -> None:
+        reader = self.world.add_client("final")
+        for committed in (False, True):
+            reading = read_all(self.world, self.bootstrap, self.partitions, read_committed=committed)
+            for final in await asyncio.wait_for(reader.call(reading), LIVENESS_S):
+                self.history.add(final)
+
+
+def run_seed(seed: int, nodes: int = 1, *, keep: int = 0, sink: Sink | None = None) -> Result:
+    """Runs one seed to its end. Raises what is wrong with it."""
+    chance = random.Random(f"{seed}:shape")
+    world = World(seed, keep=keep, sink=sink)
+    world.network.split_rate = chance.choice((0.0, 0.0, 0.1))
+    cluster = Cluster(world, draw_shape(chance, nodes), draw_rates(chance, nodes))
+    world.run(cluster.run(), 600)
+    acknowledged = sum(isinstance(event, Send) and event.offset >= 0 for event in cluster.history.events)
+    faults = sum(cluster.faults.counts.values())
+    return Result(world.trace.digest(), world.loop.turns, world.loop.time(), acknowledged, faults)
