@@ -5,12 +5,13 @@ one that leads to where the resource already is writes nothing.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 from penstock.controller.decision import Decision
-from penstock.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from penstock.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
 from penstock.metadata.settings import (
     BrokerSettings,
     Catalogue,
@@ -23,8 +24,10 @@ from penstock.metadata.settings import (
 )
 from penstock.metadata.settings.setting import List
 from penstock.model.errors import ErrorCode, Refusal
-from penstock.wire.generated.records_metadata import ConfigRecord
+from penstock.wire.generated.records_metadata import ConfigRecord, PartitionChangeRecord
 from penstock.wire.struct import RecordMessage
+
+_MIN_ISR = "min.insync.replicas"
 
 
 class Op(IntEnum):
@@ -61,7 +64,7 @@ def decide_incremental_alter_configs(
             twice.get(resource) or refuse_resource(image, resource) or _apply(image, resource, changes, settings)
         )
         _take(image, resource, outcome, answers, records)
-    return Decision([] if validate_only else records, answers)
+    return Decision([] if validate_only else chain(records, _forgotten_elr(image, records)), answers)
 
 
 def decide_alter_configs(
@@ -78,7 +81,27 @@ def decide_alter_configs(
     for resource, values in wanted:
         outcome = twice.get(resource) or refuse_resource(image, resource) or _replace(resource, values, settings)
         _take(image, resource, outcome, answers, records)
-    return Decision([] if validate_only else records, answers)
+    return Decision([] if validate_only else chain(records, _forgotten_elr(image, records)), answers)
+
+
+def _forgotten_elr(image: MetadataImage, records: Sequence[RecordMessage]) -> Iterator[RecordMessage]:
+    """C9: who left under another min.insync.replicas may miss what is acknowledged under the new one.
+
+    Where the ISR is empty nothing can be acknowledged, and the ELR is all that is known: there it stays.
+    """
+    topics: dict[str, TopicImage] = {}
+    for record in records:
+        about: Any = record
+        if about.name != _MIN_ISR:
+            continue
+        if about.resource_type == BROKER_RESOURCE:
+            topics.update({topic.name: topic for topic in image.topics.values()} if not about.resource_name else {})
+        elif (topic := image.topic(about.resource_name)) is not None:
+            topics[topic.name] = topic
+    for topic in topics.values():
+        for number, state in enumerate(topic.partitions):
+            if state.isr and (state.eligible_leader_replicas or state.last_known_elr):
+                yield PartitionChangeRecord(number, topic.id, eligible_leader_replicas=[], last_known_elr=[])
 
 
 def refuse_resource(image: MetadataImage, resource: Resource) -> Refusal | None:

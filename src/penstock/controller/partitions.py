@@ -6,7 +6,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from penstock.controller.decision import Decision
-from penstock.controller.placement import DirectoryChooser, plan_replicas
+from penstock.controller.placement import DirectoryChooser, places_of, plan_spread
 from penstock.controller.topics import (
     MAX_PARTITIONS_PER_REQUEST,
     partition_records,
@@ -69,7 +69,7 @@ def _refuse(
 
 
 def _refuse_replicas(image: MetadataImage, topic: TopicImage, more: MorePartitions) -> Refusal | None:
-    factor = len(topic.partitions[0].replicas)
+    factor = replication_factor(topic)
     if more.assignments is None:
         return refuse_factor(topic.name, factor, len(image.usable_brokers()))
     new = more.total - len(topic.partitions)
@@ -80,7 +80,13 @@ def _refuse_replicas(image: MetadataImage, topic: TopicImage, more: MorePartitio
 
 
 def _place(image: MetadataImage, topic: TopicImage, count: int, rng: Rng) -> Iterable[tuple[int, ...]]:
-    usable = [broker.id for broker in image.usable_brokers()]
+    places = places_of(image)
     first = len(topic.partitions)
-    start = int(rng.uniform(0, len(usable)))
-    return plan_replicas(usable, first, count - first, len(topic.partitions[0].replicas), start)
+    start = int(rng.uniform(0, len(places)))
+    return plan_spread(places, first, count - first, replication_factor(topic), start)
+
+
+def replication_factor(topic: TopicImage) -> int:
+    """How many replicas the topic's partitions have when nothing is on the move."""
+    first = topic.partitions[0]
+    return len(first.replicas) - len(first.adding_replicas if first.removing_replicas else ())

@@ -55,11 +55,11 @@ def _plan_apart(
         order = [places[(leader + 1 + (shift + i) % (brokers - 1)) % brokers] for i in range(brokers - 1)]
         chosen = [places[leader]]
         for _ in range(factor - 1):
-            chosen.append(_furthest(order, chosen))
+            chosen.append(furthest(order, chosen))
         yield tuple([place.broker_id for place in chosen])
 
 
-def _furthest(order: Sequence[Place], chosen: Sequence[Place]) -> Place:
+def furthest(order: Sequence[Place], chosen: Sequence[Place]) -> Place:
     """The first in order that shares least with those chosen: no host, then no rack, then the fewest in its rack."""
     hosts = [place.host for place in chosen]
     racks = [place.rack for place in chosen]

@@ -5,6 +5,7 @@ A block is given out once, whatever happens to the broker that has it: ids may b
 
 from typing import NamedTuple
 
+from penstock.controller.brokers import unknown_broker
 from penstock.controller.decision import Decision
 from penstock.metadata.image import MetadataImage
 from penstock.model.errors import ErrorCode, Refusal
@@ -19,10 +20,15 @@ class ProducerIdBlock(NamedTuple):
     end: int  # exclusive
 
 
-def decide_allocate_producer_ids(image: MetadataImage, broker_id: int) -> Decision[ProducerIdBlock | Refusal]:
+def decide_allocate_producer_ids(
+    image: MetadataImage, broker_id: int, broker_epoch: int | None = None
+) -> Decision[ProducerIdBlock | Refusal]:
+    """A block for this broker. An epoch, where the request has one, must be that of the registration."""
     broker = image.brokers.get(broker_id)
     if broker is None:
-        return Decision([], Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered"))
+        return Decision([], unknown_broker(broker_id))
+    if broker_epoch is not None and broker_epoch != broker.epoch:
+        return Decision([], Refusal(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} has epoch {broker.epoch}"))
     first = image.next_producer_id
     end = first + BLOCK_SIZE
     if end > _LAST:

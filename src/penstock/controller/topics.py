@@ -10,7 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from penstock.controller.decision import Decision
-from penstock.controller.placement import DirectoryChooser, plan_replicas
+from penstock.controller.placement import DirectoryChooser, places_of, plan_spread
 from penstock.controller.topic_names import check_collision, check_topic_name, collision_refusal
 from penstock.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicImage, collision_key
 from penstock.metadata.settings import BrokerSettings, SettingError, parse_overrides
@@ -25,6 +25,8 @@ from penstock.wire.struct import RecordMessage
 MAX_PARTITIONS_PER_REQUEST = 250_000
 BY_DEFAULT = -1
 _AUTOMATIC_FACTOR = 3
+_AUTOMATIC_MIN_ISR = 2
+MIN_ISR = "min.insync.replicas"
 
 
 class NewTopic(NamedTuple):
@@ -58,6 +60,12 @@ def default_replication_factor(image: MetadataImage, settings: BrokerSettings) -
     """The configured factor, or as many as there are brokers up to three."""
     chosen = settings.default_replication_factor
     return chosen or max(1, min(_AUTOMATIC_FACTOR, len(image.usable_brokers())))
+
+
+def automatic_min_isr(image: MetadataImage, settings: BrokerSettings, factor: int) -> int | None:
+    """What a topic with so many replicas gets as its own min.insync.replicas when nobody has chosen any: 2 of 3."""
+    chosen = MIN_ISR in settings.explicit_names or MIN_ISR in image.cluster_config
+    return None if chosen or factor < _AUTOMATIC_FACTOR else _AUTOMATIC_MIN_ISR
 
 
 def decide_create_topics(
@@ -114,7 +122,7 @@ class _Planner:
         self._image = image
         self._settings = settings
         self._rng = rng
-        self._usable = [broker.id for broker in image.usable_brokers()]
+        self._places = places_of(image)
         self._default_factor = default_replication_factor(image, settings)
         self._budget = MAX_PARTITIONS_PER_REQUEST
 
@@ -143,11 +151,15 @@ class _Planner:
         factor = topic.replication_factor
         if factor == BY_DEFAULT:
             factor = self._default_factor
-        usable = self._usable
-        if refused := refuse_factor(topic.name, factor, len(usable)):
+        places = self._places
+        if refused := refuse_factor(topic.name, factor, len(places)):
             return refused
-        start = int(self._rng.uniform(0, len(usable))) if len(usable) > 1 else 0
-        return _Plan(plan_replicas(usable, 0, count, factor, start), count, factor, configs)
+        start = int(self._rng.uniform(0, len(places))) if len(places) > 1 else 0
+        return _Plan(plan_spread(places, 0, count, factor, start), count, factor, self._with_min_isr(configs, factor))
+
+    def _with_min_isr(self, configs: Mapping[str, str], factor: int) -> Mapping[str, str]:
+        automatic = automatic_min_isr(self._image, self._settings, factor)
+        return configs if automatic is None or MIN_ISR in configs else {**configs, MIN_ISR: str(automatic)}
 
     def _plan_assigned(self, topic: NewTopic, configs: Mapping[str, str]) -> _Plan | Refusal:
         if topic.partitions != BY_DEFAULT or topic.replication_factor != BY_DEFAULT:
@@ -165,7 +177,8 @@ class _Planner:
         ordered = [assignments[number] for number in range(count)]
         if refused := refuse_assignment(self._image, topic.name, ordered, len(ordered[0])):
             return refused
-        return _Plan(ordered, count, len(ordered[0]), configs)
+        factor = len(ordered[0])
+        return _Plan(ordered, count, factor, self._with_min_isr(configs, factor))
 
 
 def refuse_factor(name: str, factor: int, brokers: int) -> Refusal | None:

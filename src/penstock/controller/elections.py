@@ -1,0 +1,110 @@
+"""Elections that somebody asks for, or that the clock does: preferred leaders, and leaders at any price."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from penstock.controller.broker_changes import change_of
+from penstock.controller.decision import Decision
+from penstock.controller.partition_change import NO_LEADER, Election
+from penstock.controller.rules import Candidates, Rules
+from penstock.metadata.image import MetadataImage, TopicImage
+from penstock.metadata.partition import PartitionImage
+from penstock.metadata.settings import BrokerSettings
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.ids import TopicPartition
+from penstock.wire.struct import RecordMessage
+
+PREFERRED_TYPE, UNCLEAN_TYPE = 0, 1  # ElectLeaders' election types
+_ELECTIONS = {PREFERRED_TYPE: Election.PREFERRED, UNCLEAN_TYPE: Election.UNCLEAN}
+
+ElectionResult = tuple[TopicPartition, Refusal | None]
+
+
+def decide_elect_leaders(
+    image: MetadataImage, election_type: int, wanted: Sequence[TopicPartition] | None, settings: BrokerSettings
+) -> Decision[list[ElectionResult] | Refusal]:
+    """One answer per partition; None is a new leader. Without a list: all partitions, but for those in order."""
+    election = _ELECTIONS.get(election_type)
+    if election is None:
+        return Decision([], Refusal(ErrorCode.INVALID_REQUEST, f"there is no election type {election_type}"))
+    rules, candidates = Rules(image, settings), Candidates(image)
+    results: list[ElectionResult] = []
+    records: list[RecordMessage] = []
+    for which, topic, state in _found(image, wanted):
+        if topic is None or state is None:
+            refusal = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {which}")
+            results.append((which, refusal))
+            continue
+        outcome = _elect(topic, which.partition, state, election, candidates, rules)
+        if isinstance(outcome, Refusal):
+            if wanted is not None or outcome.code != ErrorCode.ELECTION_NOT_NEEDED:
+                results.append((which, outcome))
+            continue
+        records.append(outcome)
+        results.append((which, None))
+    return Decision(records, results)
+
+
+def _found(
+    image: MetadataImage, wanted: Sequence[TopicPartition] | None
+) -> Iterator[tuple[TopicPartition, TopicImage | None, PartitionImage | None]]:
+    if wanted is None:
+        for topic in image.topics.values():
+            for number, state in enumerate(topic.partitions):
+                yield TopicPartition(topic.name, number), topic, state
+        return
+    for which in dict.fromkeys(wanted):
+        found = image.topic(which.topic)
+        yield which, found, found.partition(which.partition) if found is not None else None
+
+
+def _elect(
+    topic: TopicImage,
+    number: int,
+    state: PartitionImage,
+    election: Election,
+    candidates: Candidates,
+    rules: Rules,
+) -> RecordMessage | Refusal:
+    preferred = election == Election.PREFERRED
+    if state.leader == state.replicas[0] if preferred else state.leader != NO_LEADER:
+        return Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"{topic.name}-{number} is led by {state.leader}")
+    change = change_of(topic, state, candidates, rules)
+    change.election = election
+    record = change.build(topic.id, number)
+    if record is None or change.leader == NO_LEADER or (preferred and change.leader != state.replicas[0]):
+        code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        return Refusal(code, f"no replica of {topic.name}-{number} that may lead is available")
+    return record
+
+
+def decide_rebalance_leaders(image: MetadataImage, settings: BrokerSettings, most: int) -> Decision[int]:
+    """Gives leaderships back to preferred replicas that can take them, at most so many at a time."""
+    rules, candidates = Rules(image, settings), Candidates(image)
+    records: list[RecordMessage] = []
+    for topic, number, state in _out_of_preference(image):
+        if len(records) >= most:
+            break
+        outcome = _elect(topic, number, state, Election.PREFERRED, candidates, rules)
+        if not isinstance(outcome, Refusal):
+            records.append(outcome)
+    return Decision(records, len(records))
+
+
+def _out_of_preference(image: MetadataImage) -> Iterable[tuple[TopicImage, int, PartitionImage]]:
+    for topic in image.topics.values():
+        for number, state in enumerate(topic.partitions):
+            if state.leader != state.replicas[0] and state.leader != NO_LEADER and state.replicas[0] in state.isr:
+                yield topic, number, state
+
+
+def decide_elect_where_leaderless(image: MetadataImage, settings: BrokerSettings) -> Decision[int]:
+    """Tries again where there is no leader: a changed setting may allow what was not allowed."""
+    rules, candidates = Rules(image, settings), Candidates(image)
+    records = []
+    for topic in image.topics.values():
+        for number, state in enumerate(topic.partitions):
+            if state.leader == NO_LEADER:
+                record = change_of(topic, state, candidates, rules).build(topic.id, number)
+                if record is not None:
+                    records.append(record)
+    return Decision(records, len(records))

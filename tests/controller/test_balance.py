@@ -1,0 +1,162 @@
+"""Placement over hosts and racks, spreading to brokers that joined, draining, and internal topics that grow."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.controller.balance import decide_balance, plan_balance, plan_drain, undrainable
+from penstock.controller.internal_topics import decide_grow_internal_topics
+from penstock.controller.placement import Place, plan_spread
+from penstock.controller.reassignment import decide_alter_reassignments, ongoing_reassignments
+from penstock.controller.topics import NewTopic
+from tests.controller.cluster import Cluster, directory
+from tests.controller.test_topics import create
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=8), st.data())
+def test_replicas_share_no_host_where_there_are_enough(shape: list[tuple[int, int]], data: st.DataObject) -> None:
+    """`shape`: per host, how many brokers and which rack."""
+    groups = [[Place(0, f"h{n}", f"r{rack}")] * brokers for n, (brokers, rack) in enumerate(shape)]
+    places = [place._replace(broker_id=i) for i, place in enumerate(p for group in groups for p in group)]
+    factor = data.draw(st.integers(1, len(places)))
+    by_id = {place.broker_id: place for place in places}
+    racks = {place.rack for place in places}
+    planned = list(plan_spread(places, 0, 40, factor, data.draw(st.integers(0, 9))))
+    for replicas in planned:
+        assert len(set(replicas)) == factor
+        if factor <= len(shape):
+            assert len({by_id[replica].host for replica in replicas}) == factor, "D4"
+        if factor <= len(shape) and factor <= len(racks):
+            assert len({by_id[replica].rack for replica in replicas}) == factor
+    leaders = Counter(replicas[0] for replicas in planned)
+    assert max(leaders.values()) - min(leaders.get(place.broker_id, 0) for place in places) <= 1
+
+
+def test_brokers_of_one_machine_share_a_host() -> None:
+    cluster = Cluster(1)
+    for broker in range(2, 7):
+        cluster.register(broker, directories=(directory(broker * 10),), host=f"machine{broker // 2}")
+    create(cluster, NewTopic("a", 30, 3))
+    topic = cluster.image.topic("a")
+    assert topic is not None
+    for partition in topic.partitions:
+        assert len({cluster.image.brokers[replica].machine for replica in partition.replicas}) == 3
+
+
+def carry_out(cluster: Cluster, moves: list) -> None:  # type: ignore[type-arg]
+    """Reassigns, and lets every new replica come into sync at once."""
+    cluster.run(lambda view: decide_alter_reassignments(view.image, moves, cluster.settings))
+    from penstock.controller.isr import Member, WantedIsr, decide_alter_partition
+
+    for ongoing in list(ongoing_reassignments(cluster.image)):
+        topic = cluster.image.topic(ongoing.topic)
+        assert topic is not None
+        state = ongoing.state
+        members = tuple(Member(r, cluster.image.brokers[r].epoch) for r in state.replicas)
+        want = WantedIsr(topic.id, ongoing.partition, state.leader_epoch, state.partition_epoch, members)
+        sender = cluster.image.brokers[state.leader]
+        cluster.run(
+            lambda view, sender=sender, want=want: decide_alter_partition(
+                view, sender.id, sender.epoch, [want], cluster.settings
+            )
+        )
+    assert not list(ongoing_reassignments(cluster.image))
+
+
+def loads(cluster: Cluster) -> tuple[Counter[int], Counter[int]]:
+    states = [state for topic in cluster.image.topics.values() for state in topic.partitions]
+    replicas = Counter(replica for state in states for replica in state.replicas)
+    return replicas, Counter(state.replicas[0] for state in states)
+
+
+def test_a_broker_that_joined_gets_its_share() -> None:
+    cluster = Cluster(3)
+    create(cluster, NewTopic("a", 12, 3), NewTopic("b", 8, 2))
+    cluster.register(4, directories=(directory(40),))
+    rounds = 0
+    while moves := plan_balance(cluster.image, 5):
+        assert len(moves) <= 5
+        carry_out(cluster, moves)
+        rounds += 1
+        assert rounds < 20
+    replicas, leaders = loads(cluster)
+    assert max(replicas.values()) - min(replicas.values()) <= 1
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+    assert rounds > 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 3), st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(1, 3))
+def test_balance_comes_to_rest(before: int, joining: int, topics: list[int], factor: int) -> None:
+    cluster = Cluster(before)
+    create(cluster, *[NewTopic(f"t{n}", count, min(factor, before)) for n, count in enumerate(topics)])
+    for broker in range(before + 1, before + 1 + joining):
+        cluster.register(broker, directories=(directory(broker * 10),))
+    for _ in range(60):
+        moves = plan_balance(cluster.image, 10)
+        if not moves:
+            break
+        carry_out(cluster, moves)
+    else:
+        raise AssertionError("it never comes to rest")
+    replicas, _ = loads(cluster)
+    counts = [replicas[broker] for broker in cluster.image.brokers]
+    assert max(counts) - min(counts) <= 2
+
+
+def test_draining() -> None:
+    cluster = Cluster(4)
+    create(cluster, NewTopic("a", 10, 3))
+    while moves := plan_drain(cluster.image, [2], 4):
+        carry_out(cluster, moves)
+    replicas, _ = loads(cluster)
+    assert replicas[2] == 0
+    assert not list(undrainable(cluster.image, [2]))
+    assert len(list(undrainable(cluster.image, [1, 3]))) == 10, "three replicas need three brokers"
+
+
+def test_the_clock_moves_a_bounded_number() -> None:
+    cluster = Cluster(3)
+    create(cluster, NewTopic("a", 12, 3))
+    cluster.register(4, directories=(directory(40),))
+    assert cluster.run(lambda view: decide_balance(view.image, cluster.settings, 4)) == 4
+    assert cluster.run(lambda view: decide_balance(view.image, cluster.settings, 4)) == 0
+    assert len(list(ongoing_reassignments(cluster.image))) <= 4
+
+
+def test_internal_topics_grow() -> None:
+    cluster = Cluster(1)
+    create(
+        cluster, NewTopic("__consumer_offsets", 5, 1), NewTopic("__transaction_state", 2, 1), NewTopic("mine", 3, 1)
+    )
+    grow = lambda: cluster.run(  # noqa: E731
+        lambda view: decide_grow_internal_topics(view.image, cluster.settings, 4)
+    )
+    assert grow() == 0
+    for broker in (2, 3):
+        cluster.register(broker, directories=(directory(broker * 10),))
+    assert grow() == 4
+    carry_out(cluster, [])
+    assert grow() == 3
+    assert "min.insync.replicas" not in cluster.image.topic_config("__transaction_state")
+    carry_out(cluster, [])
+    assert grow() == 0
+    assert len(cluster.partition("__consumer_offsets", 4).replicas) == 3
+    assert len(cluster.partition("mine").replicas) == 1
+    assert cluster.image.topic_config("__consumer_offsets")["min.insync.replicas"] == "2"
+    end = cluster.image.end_offset
+    assert grow() == 0
+    assert cluster.image.end_offset == end
+
+
+def test_three_replicas_ask_for_two() -> None:
+    cluster = Cluster(3)
+    create(cluster, NewTopic("a"), NewTopic("b", configs={"min.insync.replicas": "3"}), NewTopic("c", 1, 2))
+    assert cluster.image.topic_config("a") == {"min.insync.replicas": "2"}
+    assert cluster.image.topic_config("b") == {"min.insync.replicas": "3"}
+    assert cluster.image.topic_config("c") == {}
+    cluster = Cluster(3, min_insync_replicas="1")
+    create(cluster, NewTopic("a"))
+    assert cluster.image.topic_config("a") == {}
