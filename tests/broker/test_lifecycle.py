@@ -15,13 +15,13 @@ from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import BrokerImage, MetadataImage
 from penstock.metadata.listeners import Listener
 from penstock.metadata.settings import BrokerSettings
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, Refusal
 from penstock.wire.generated.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from penstock.wire.generated.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from tests.waiting import eventually_async
 
 LISTENER = Listener("PLAINTEXT", "127.0.0.1", 9092)
-PRESENCE = Presence(b"i" * 16, (LISTENER,), (b"d" * 16,), 7)
+PRESENCE = Presence(b"i" * 16, (LISTENER,), (b"d" * 16,), clean=True, previous_epoch=7)
 
 
 def image_with(fenced: bool, end_offset: int = 12, epoch: int = 11) -> MetadataImage:
@@ -33,17 +33,25 @@ class World:
     """A broker as the lifecycle sees it. The controller takes it in, and unfences it with its second heartbeat."""
 
     def __init__(self, **settings: str) -> None:
-        given = {"broker.heartbeat.interval.ms": "5", **settings}
-        self.settings = BrokerSettings.from_mapping(given)
+        listeners = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
+        given = {"broker.heartbeat.interval.ms": "5", "listeners": listeners, **settings}
+        self.settings = self.static_settings = BrokerSettings.from_mapping(given)
         self.node_id, self.cluster_id, self.epoch = 1, "c", -1
         self.image = MetadataImage()
         self.image_watch = ImageWatch(lambda: self.image)
         self.channel = self
-        self.driver = SimpleNamespace(is_active=False)
+        self.driver = SimpleNamespace(is_active=False, wait_active_controller_known=self.found)
+        self.controller = self
         self.requests: list[Any] = []
         self.refusals: list[int] = []
         self.failed: list[bytes] = []
         self.heartbeat: Callable[[BrokerHeartbeatRequest], BrokerHeartbeatResponse] = self.unfence
+
+    async def register(self, _: Any) -> Refusal:
+        return Refusal(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "registered with other data directories")
+
+    async def found(self) -> None:
+        pass
 
     def offline_directories(self) -> list[bytes]:
         return self.failed

@@ -18,6 +18,7 @@ from penstock.broker.group_partition import LedPartition
 from penstock.broker.handlers.fetch import FetchHandler
 from penstock.broker.handlers.produce import ProduceHandler
 from penstock.broker.image_watch import ImageWatch
+from penstock.broker.lifecycle import Lifecycle, Presence
 from penstock.broker.metadata_driver import MetadataDriver
 from penstock.broker.partitions import PartitionTable
 from penstock.broker.peers import Peers, PeerUnreachable
@@ -65,6 +66,8 @@ class Broker:
         self.node_id = driver.static_settings.node_id
         self.epoch = -1
         """Of this incarnation, from its registration; -1 before."""
+        self.lifecycle: Lifecycle | None = None
+        """There once the broker joins its cluster."""
         self.clock = clock
         self.rng = rng
         self.pool = pool
@@ -122,6 +125,11 @@ class Broker:
     def connection_closed(self, connection: Connection) -> None:
         self.fetch.connection_closed(connection)
 
+    async def join(self, presence: Presence) -> None:
+        """Returns when this broker has its place in the cluster. Raises `RegistrationRefused`."""
+        self.lifecycle = Lifecycle(self, presence)
+        await self.lifecycle.start()
+
     def heartbeats_ended(self, broker_id: int, broker_epoch: int) -> None:
         """The connection by which a broker reported to this node was lost."""
 
@@ -158,6 +166,8 @@ class Broker:
 
     def _directory_failed(self, directory: LogDirectory, error: OSError) -> None:
         self.partitions.fail_directory(directory)
+        if self.lifecycle is not None:
+            self.lifecycle.directory_failed()
 
     # -- committed metadata ---------------------------------------------------------------------------------------
 

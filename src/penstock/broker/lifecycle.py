@@ -5,6 +5,7 @@ registering → (epoch) → fenced → (its metadata has caught up) → unfenced
 Hard rules:
 - Every incarnation has an id of its own, so that a registration whose answer was lost is recognised.
 - Heartbeats never stop while the broker runs, whatever the controller says: who is fenced comes back by them.
+- A broker that no other can join (its own controller, no listener for one) has nobody to report to.
 """
 
 import asyncio
@@ -12,11 +13,14 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.broker.controller_channel import ControllerUnavailable
+from penstock.controller.brokers import Registration
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.metadata.listeners import Listener
-from penstock.model.errors import ErrorCode, describe_error
+from penstock.model.errors import ErrorCode, Refusal, describe_error
+from penstock.wire.apis import ApiKey
 from penstock.wire.generated.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from penstock.wire.generated.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from penstock.wire.served import SERVED
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -39,7 +43,8 @@ class Presence(NamedTuple):
     incarnation_id: bytes
     listeners: tuple[Listener, ...]
     directories: tuple[bytes, ...]
-    previous_epoch: int  # of the incarnation that stopped cleanly here before; -1 otherwise
+    clean: bool  # the last stop was orderly
+    previous_epoch: int  # of the incarnation that stopped so; -1 where that is not known
 
 
 class Lifecycle:
@@ -63,6 +68,12 @@ class Lifecycle:
     async def start(self) -> None:
         """Returns when this broker is registered, unfenced and knows it. Raises `RegistrationRefused`."""
         broker = self._broker
+        await self._find_controller()
+        reportable = broker.static_settings.controller_listener_set and ApiKey.BROKER_HEARTBEAT in SERVED
+        if self._is_alone and not reportable:
+            broker.epoch = await self._register_alone()
+            self.is_fenced = False
+            return
         epoch = broker.epoch = await self._register()
         await broker.image_watch.until(lambda image: image.end_offset > epoch)
         self._task = asyncio.get_running_loop().create_task(self._report())
@@ -80,9 +91,7 @@ class Lifecycle:
             try:
                 answer = await broker.channel.send(request, BrokerRegistrationResponse, left_ms)
             except ControllerUnavailable as error:
-                raise RegistrationRefused(
-                    f"no controller took this broker in: {error}; look at the other nodes of controller.quorum.voters"
-                ) from None
+                raise RegistrationRefused(f"no controller took this broker in: {error}") from None
             if answer.error_code == ErrorCode.NONE:
                 return answer.broker_epoch
             pause_s = settings.broker_heartbeat_interval_ms / 1000
@@ -90,6 +99,33 @@ class Lifecycle:
             if not waits or loop.time() + pause_s > deadline:
                 raise RegistrationRefused(_why_refused(answer.error_code, broker.node_id))
             await asyncio.sleep(pause_s)
+
+    async def _find_controller(self) -> None:
+        timeout_ms = self._broker.settings.initial_broker_registration_timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._broker.driver.wait_active_controller_known()
+        except TimeoutError:
+            raise RegistrationRefused(
+                f"no controller was found in {timeout_ms} ms; look at the other nodes of controller.quorum.voters"
+            ) from None
+
+    async def _register_alone(self) -> int:
+        """Without the way over requests: starting is to cost one sync."""
+        presence, settings = self._presence, self._broker.settings
+        registration = Registration(
+            self._broker.node_id,
+            presence.incarnation_id,
+            presence.listeners,
+            settings.broker_rack,
+            presence.directories,
+            presence.clean,
+            host=settings.broker_host,
+        )
+        epoch = await self._broker.controller.register(registration)
+        if isinstance(epoch, Refusal):
+            raise RegistrationRefused(epoch.message)
+        return epoch
 
     def _registration(self) -> BrokerRegistrationRequest:
         broker, presence = self._broker, self._presence
@@ -105,7 +141,7 @@ class Lifecycle:
             features=[request.Feature(name, low, high) for name, (low, high) in SUPPORTED_FEATURES.items()],
             rack=broker.settings.broker_rack,
             log_dirs=list(presence.directories),
-            previous_broker_epoch=presence.previous_epoch,
+            previous_broker_epoch=presence.previous_epoch if presence.clean else -1,
             host=broker.settings.broker_host,
         )
 

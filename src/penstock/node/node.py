@@ -9,21 +9,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 from penstock.broker.broker import Broker
 from penstock.broker.housekeeping import Housekeeping
+from penstock.broker.lifecycle import Presence, RegistrationRefused
 from penstock.broker.metadata_driver import MetadataDriver
 from penstock.broker.metadata_store import MetadataStore, MetadataUnreadable
-from penstock.controller.brokers import Registration
+from penstock.broker.peers import Peers
 from penstock.log.checkpoints import parse_directory_name
 from penstock.log.disk import OsDisk
 from penstock.log.store import LogStore, StoreSettings
 from penstock.metadata.listeners import Listener
 from penstock.metadata.settings import BrokerSettings
-from penstock.model.errors import Refusal
 from penstock.model.ids import new_uuid
 from penstock.model.ports import Clock, Disk, Rng, SystemClock, SystemRng
 from penstock.net.connection import Connection
-from penstock.net.limits import NetLimits
 from penstock.net.server import Server
 from penstock.node.identity import DirectoryLock, NodeIdentity, NodeRefused, load_identity
+from penstock.node.net_settings import net_limits
 
 log = logging.getLogger("penstock.node")
 
@@ -57,6 +57,7 @@ class Node:
         self._rng = rng or SystemRng()
         self._locks: list[DirectoryLock] = []
         self._pool = ThreadPoolExecutor(settings.io_threads, thread_name_prefix="penstock-io")
+        self._housekeeping: Housekeeping | None = None
         self._directories = [os.path.abspath(path) for path in settings.log_dirs]
 
     # -- starting -------------------------------------------------------------------------------------------------
@@ -81,27 +82,45 @@ class Node:
         logs = self._logs = LogStore(self._disk, self._clock, self._directories, self._store_settings())
         await loop.run_in_executor(self._pool, logs.load)
         logs.start(loop, self._pool)
+        broker = self._compose(identity, logs)
+        controllers = self.settings.controller_listener_set
+        server = self._server = Server(net_limits(self.settings), broker.router, uncounted=controllers)
+        listeners = await self._bind(server)
+        try:
+            await self._driver.start()
+        except MetadataUnreadable as error:
+            raise NodeRefused(str(error)) from error
+        await server.serve(controllers)
+        if self.settings.is_broker:
+            await self._begin_serving(server, self._presence(identity, listeners))
+        # What was made so far stays: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+
+    def _compose(self, identity: NodeIdentity, logs: LogStore) -> Broker:
         store = MetadataStore(self._disk, self._clock, self._metadata_directory, self.settings)
         driver = self._driver = MetadataDriver(
             store, self.settings, identity.directory_ids[0], self._pool, self._metadata_failed
         )
-        broker = self.broker = Broker(
-            identity.cluster_id, identity.directory_ids, driver, logs, self._clock, self._rng, self._pool
+        peers = self._peers = Peers(f"penstock-{identity.node_id}")
+        self.broker = Broker(
+            identity.cluster_id, identity.directory_ids, driver, logs, self._clock, self._rng, self._pool, peers
         )
-        server = self._server = Server(self._net_limits(), broker.router)
-        listeners = await self._bind(server)
+        return self.broker
+
+    async def _begin_serving(self, server: Server, presence: Presence) -> None:
+        """Clients are let in when this broker has its place in the cluster."""
+        loop = asyncio.get_running_loop()
         try:
-            await driver.start()
-        except MetadataUnreadable as error:
+            await self.broker.join(presence)
+        except RegistrationRefused as error:
             raise NodeRefused(str(error)) from error
-        await self._register(identity, listeners)
+        for directory in self._logs.directories:
+            directory.broker_epoch = self.broker.epoch
         await loop.run_in_executor(self._pool, self._move_strays_aside)
-        self._housekeeping = Housekeeping(broker)
+        self._housekeeping = Housekeeping(self.broker)
         self._housekeeping.start()
-        await server.serve()
-        # What was made so far stays: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
+        await server.serve(self._client_listeners)
 
     async def _bind(self, server: Server) -> list[Listener]:
         bound = []
@@ -115,27 +134,35 @@ class Node:
             bound.append(listener._replace(host=listener.host or "localhost", port=port))
         return bound
 
-    async def _register(self, identity: NodeIdentity, listeners: list[Listener]) -> None:
+    def _presence(self, identity: NodeIdentity, listeners: list[Listener]) -> Presence:
         advertised = {listener.name: listener for listener in self.settings.advertised_listener_list}
-        registration = Registration(
-            identity.node_id,
+        epochs = {directory.broker_epoch for directory in self._logs.directories}
+        return Presence(
             new_uuid(self._rng.random_bytes),
-            tuple(advertised.get(listener.name, listener) for listener in listeners),
-            self.settings.broker_rack,
+            tuple(
+                advertised.get(listener.name, listener)
+                for listener in listeners
+                if listener.name in self._client_listeners
+            ),
             identity.directory_ids,
             clean=all(directory.was_clean for directory in self._logs.directories),
+            previous_epoch=epochs.pop() if len(epochs) == 1 else -1,
         )
-        epoch = await self.broker.controller.register(registration)
-        if isinstance(epoch, Refusal):
-            raise NodeRefused(epoch.message)
+
+    @property
+    def _client_listeners(self) -> set[str]:
+        return {listener.name for listener in self.settings.listener_list} - self.settings.controller_listener_set
 
     def _move_strays_aside(self) -> None:
-        """Partition directories of topics that no longer exist; a new topic of that name must not find them."""
-        image = self.broker.image
+        """Partition directories of topics that are gone or that others keep now: no new one may find them."""
+        image, own = self.broker.image, self.settings.node_id
         for directory in self._logs.directories:
             for name in list(directory.on_disk):
                 found = parse_directory_name(name)
-                if found is not None and name != "__cluster_metadata-0" and image.partition(*found) is None:
+                if found is None or name == "__cluster_metadata-0":
+                    continue
+                state = image.partition(*found)
+                if state is None or own not in state.replicas:
                     self._logs.move_stray_aside(directory, name)
 
     @property
@@ -149,28 +176,6 @@ class Node:
             sync_workers=self.settings.io_threads,
         )
 
-    def _net_limits(self) -> NetLimits:
-        settings = self.settings
-        unlimited = 1 << 62
-        return NetLimits(
-            max_frame_bytes=settings.socket_request_max_bytes,
-            max_connections=settings.max_connections,
-            max_connections_per_address=settings.max_connections_per_ip,
-            max_inflight_requests=settings.max_inflight_requests_per_connection,
-            max_inflight_bytes=settings.max_inflight_bytes_per_connection,
-            # At least one request of any allowed size must fit.
-            max_queued_bytes=max(settings.queued_max_request_bytes, settings.socket_request_max_bytes)
-            if settings.queued_max_request_bytes >= 0
-            else unlimited,
-            idle_timeout_s=settings.connections_max_idle_ms / 1000
-            if settings.connections_max_idle_ms >= 0
-            else unlimited,
-            stall_timeout_s=settings.socket_send_stall_timeout_ms / 1000,
-            listen_backlog=settings.socket_listen_backlog_size,
-            send_buffer_bytes=settings.socket_send_buffer_bytes,
-            receive_buffer_bytes=settings.socket_receive_buffer_bytes,
-        )
-
     def _metadata_failed(self, error: OSError) -> None:
         log.critical("the metadata log failed, this node cannot go on: %s", error)
         if not self.failed.done():
@@ -179,19 +184,28 @@ class Node:
     # -- stopping -------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Finishes what is running, syncs, and marks the shutdown as clean."""
+        """Hands over, finishes what is running, syncs, and marks the shutdown as clean."""
         loop = asyncio.get_running_loop()
-        self._server.stop_listening()
-        await self._housekeeping.stop()
+        broker, server = self.broker, self._server
+        if broker.lifecycle is not None:
+            await broker.lifecycle.hand_over()
+        server.stop_listening(self._client_listeners)
+        await self._stop_working()
+        await server.drain(_DRAIN_SECONDS, self._client_listeners)
+        await server.close(self._client_listeners)
+        await self._driver.stop()
+        await server.close()
+        await self._logs.stop()
+        await loop.run_in_executor(self._pool, self._logs.close)
+        await self._peers.stop()
+        self._release()
+
+    async def _stop_working(self) -> None:
+        if self._housekeeping is not None:
+            await self._housekeeping.stop()
         self.broker.fetch.answer_parked()
         self.broker.transactions.stop()
         self.broker.groups.stop()
-        await self._server.drain(_DRAIN_SECONDS)
-        await self._server.close()
-        await self._logs.stop()
-        await loop.run_in_executor(self._pool, self._logs.close)
-        await self._driver.stop()
-        self._release()
 
     def connections(self) -> list[Connection]:
         return self._server.connections()
@@ -199,13 +213,17 @@ class Node:
     async def abandon(self) -> None:
         """Ends the node as a crash would: nothing is finished, nothing is written. For tests."""
         self._server.stop_listening()
-        await self._housekeeping.stop()
+        if self.broker.lifecycle is not None:
+            await self.broker.lifecycle.stop()
+        if self._housekeeping is not None:
+            await self._housekeeping.stop()
         for directory in self._logs.directories:
             if directory.commit is not None:
                 directory.commit.stop()
         self.broker.transactions.stop()
         self.broker.groups.stop()
         await self._server.close()
+        await self._peers.stop()
         self._release()
 
     def _release(self) -> None:
