@@ -104,13 +104,13 @@ class World:
         if heard_by is not None and heard_by[0].incarnation == heard_by[1]:
             heard_by[0].hear(answer)
 
-    def new_waiter(self, client: Client | None) -> int:
-        """A client hears the answer to its last request only."""
+    def new_waiter(self, client: Client | None, lost: bool = False) -> int:
+        """A client hears the answer to its last request only, unless that is lost."""
         self.waiter_count += 1
         for waiter, heard_by in self.waiting.items():
             if heard_by is not None and heard_by[0] is client:
                 self.waiting[waiter] = None
-        self.waiting[self.waiter_count] = None if client is None else (client, client.incarnation)
+        self.waiting[self.waiter_count] = None if client is None or lost else (client, client.incarnation)
         return self.waiter_count
 
     def is_awaited_by(self, client: Client) -> bool:
@@ -120,7 +120,7 @@ class World:
     # -- what clients send ------------------------------------------------------------------------------------------
 
     def send_beat(self, client: Client, request: ConsumerGroupHeartbeatRequest, lost: bool) -> None:
-        waiter = self.new_waiter(None if lost else client)
+        waiter = self.new_waiter(client, lost)
         oracle = Oracle(self.group, request)
         decision = self.shard.decide_consumer_heartbeat(request, client.name, "/h", lambda _: True, waiter, self.now)
         oracle.check_answers(decision)

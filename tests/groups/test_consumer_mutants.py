@@ -8,7 +8,6 @@ import pytest
 from penstock.groups import decision, shard
 from penstock.groups.assignors.spec import Assignment
 from penstock.groups.consumer import (
-    arrival,
     checks,
     classic_members,
     heartbeat,
@@ -25,7 +24,7 @@ from penstock.groups.consumer.target import AssignmentJob
 from penstock.groups.decision import Decision, Turn
 from tests.groups.consumer_lives import live, random_life
 
-SEEDS = 300
+SEEDS = 200
 Patch = pytest.MonkeyPatch
 
 
@@ -85,18 +84,6 @@ def who_left_during_a_job_is_kept(patch: Patch) -> None:
     patch.setattr(target, "_for_present_members", lambda group, job: job.result)
 
 
-def parked_words_count_forever(patch: Patch) -> None:
-    answer_parked = target._answer_parked
-
-    def trusting(turn: Turn, group: ConsumerGroup, epoch: int) -> None:
-        group.parked = [
-            each._replace(member=group.members.get(each.reply.member_id, each.member)) for each in group.parked
-        ]
-        answer_parked(turn, group, epoch)
-
-    patch.setattr(target, "_answer_parked", trusting)
-
-
 def new_topics_are_not_looked_at(patch: Patch) -> None:
     patch.setattr(heartbeat, "is_due", lambda *_: False)
     patch.setattr(regexes, "is_due", lambda *_: False)
@@ -116,13 +103,6 @@ def reload_starts_no_timers(patch: Patch) -> None:
 
 def upgrade_takes_everything_away(patch: Patch) -> None:
     patch.setattr(migration, "_last_told", lambda _: {})
-
-
-def upgrade_makes_no_target(patch: Patch) -> None:
-    def heartbeat_only(turn: Turn, group: Any, beat: Any, made_by: Any, is_due: bool = False) -> None:
-        heartbeat.heartbeat(turn, group, beat, made_by)
-
-    patch.setattr(arrival, "heartbeat", heartbeat_only)
 
 
 def classic_strangers_keep_what_they_have(patch: Patch) -> None:
@@ -163,13 +143,11 @@ MUTANTS = [
     instance_of_the_living_is_taken,
     who_returns_during_a_job_gets_nothing,
     who_left_during_a_job_is_kept,
-    parked_words_count_forever,
     new_topics_are_not_looked_at,
     changed_topics_are_not_noticed,
     revocation_may_take_forever,
     reload_starts_no_timers,
     upgrade_takes_everything_away,
-    upgrade_makes_no_target,
     classic_strangers_keep_what_they_have,
     classic_members_are_not_told,
     downgrade_does_not_rebalance,
