@@ -217,13 +217,14 @@ def test_committed_offsets_are_compacted_and_load_quickly(caplog: pytest.LogCapt
         before = offsets_log(broker)
         end_offset = before.end_offset
         assert end_offset >= 100_000
-        eventually(lambda: offsets_log(broker).size_bytes < 1_500_000, SECONDS)
+        # One active segment, which is never compacted, and little beside it.
+        eventually(lambda: offsets_log(broker).size_bytes < 600_000, SECONDS)
         broker.restart()
         assert committed(broker.bootstrap) == list(range(999, 1099))
         assert offsets_log(broker).end_offset >= end_offset
         loads = [record.args for record in caplog.records if str(record.msg).startswith("loaded %d groups")]
         assert loads, caplog.text
-        assert 100 <= loads[-1][2] < 20_000, loads  # type: ignore[index,operator]
+        assert 100 <= loads[-1][2] < 10_000, loads  # type: ignore[index,operator]
 
 
 def offsets_log(broker: Broker) -> PartitionLog:
