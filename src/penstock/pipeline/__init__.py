@@ -1,4 +1,5 @@
-"""PySpark sources, sinks and jobs. Waiting for its tenant.
+"""Spark on topics: source, sink and jobs, run by PySpark. A client of the broker over the wire, like any other.
 
-A client of the broker over the wire, run by Spark.
+Whole record batches become Arrow columns and back; no record becomes a Python object. What Spark itself calls is in
+the package `pyspark_penstock`, which stays thin over this room.
 """
