@@ -116,7 +116,7 @@ class ConsumerClient(Client):
             self.epoch,
             self.instance,
             None,
-            15_000 if self.says_all else -1,
+            7_000 if self.says_all else -1,
             self.topics if everything else None,
             (self.regex or "") if everything else None,
             None,
