@@ -9,7 +9,9 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from penstock.broker.addresses import peer_address
+from penstock.broker.broker_probes import BrokerProbes
 from penstock.broker.controller_channel import ControllerChannel
+from penstock.broker.controller_clock import ControllerClock
 from penstock.broker.controller_service import ControllerService
 from penstock.broker.fetch_sessions import FetchSessionCache
 from penstock.broker.gate import Gate
@@ -74,6 +76,8 @@ class Broker:
         self.logs = logs
         self.driver = driver
         self.controller = ControllerService(driver, clock, self.node_id)
+        self.controller_clock = ControllerClock(self)
+        self.probes = BrokerProbes(self, self.controller_clock.dead)
         self.peers = peers or Peers(f"broker-{self.node_id}")
         self.channel = ControllerChannel(driver, self.peers, lambda request: self.router.handle_locally(request))
         self.image_watch = ImageWatch(lambda: driver.image)
@@ -132,6 +136,7 @@ class Broker:
 
     def heartbeats_ended(self, broker_id: int, broker_epoch: int) -> None:
         """The connection by which a broker reported to this node was lost."""
+        self.probes.connection_lost(broker_id, broker_epoch)
 
     async def ask_broker(
         self, broker_id: int, request: ApiMessage, response_type: type[R], timeout_ms: float, *, channel: str

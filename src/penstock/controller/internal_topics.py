@@ -32,6 +32,8 @@ def decide_grow_internal_topics(image: MetadataImage, settings: BrokerSettings, 
         topic = image.topic(name)
         if topic is not None and _is_grown(topic) and MIN_ISR not in image.topic_config(name):
             wanted = automatic_min_isr(image, settings, len(topic.partitions[0].replicas))
+            if wanted is not None and name == TRANSACTION_TOPIC:
+                wanted = settings.transaction_state_log_min_isr
             if wanted is not None:
                 records.append(ConfigRecord(TOPIC_RESOURCE, name, MIN_ISR, str(wanted)))
     return Decision(records, len(moves))

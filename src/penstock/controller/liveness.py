@@ -67,15 +67,6 @@ class Liveness:
                 over.append((broker.id, broker.epoch))
         return over
 
-    def next_check_ms(self, brokers: Iterable[BrokerImage], session_ms: float) -> float | None:
-        """When the first of the sessions of unfenced brokers ends, if nothing more is heard."""
-        ends = [
-            contact.last_ms + session_ms
-            for broker in brokers
-            if not broker.fenced and (contact := self.contact(broker.id, broker.epoch)) is not None
-        ]
-        return min(ends, default=None)
-
     def all_have(self, brokers: Iterable[BrokerImage], offset: int, besides: int) -> bool:
         """Whether every unfenced broker but one has replayed the record at this offset."""
         for broker in brokers:
@@ -85,6 +76,11 @@ class Liveness:
             if contact is None or contact.metadata_offset < offset:
                 return False
         return True
+
+    def forgive(self, asleep_ms: float) -> None:
+        """This node heard nothing because it was asleep for so long; that is nobody else's silence."""
+        for contact in self._contacts.values():
+            contact.last_ms += asleep_ms
 
     def forget(self) -> None:
         self._contacts.clear()

@@ -102,7 +102,7 @@ class Node:
         driver = self._driver = MetadataDriver(
             store, self.settings, identity.directory_ids[0], self._pool, self._metadata_failed
         )
-        peers = self._peers = Peers(f"penstock-{identity.node_id}")
+        peers = self.peers = Peers(f"penstock-{identity.node_id}")
         self.broker = Broker(
             identity.cluster_id, identity.directory_ids, driver, logs, self._clock, self._rng, self._pool, peers
         )
@@ -197,12 +197,14 @@ class Node:
         await server.close()
         await self._logs.stop()
         await loop.run_in_executor(self._pool, self._logs.close)
-        await self._peers.stop()
+        await self.peers.stop()
         self._release()
 
     async def _stop_working(self) -> None:
         if self._housekeeping is not None:
             await self._housekeeping.stop()
+        await self.broker.probes.stop()
+        await self.broker.controller_clock.stop()
         self.broker.fetch.answer_parked()
         self.broker.transactions.stop()
         self.broker.groups.stop()
@@ -217,13 +219,15 @@ class Node:
             await self.broker.lifecycle.stop()
         if self._housekeeping is not None:
             await self._housekeeping.stop()
+        await self.broker.probes.stop()
+        await self.broker.controller_clock.stop()
         for directory in self._logs.directories:
             if directory.commit is not None:
                 directory.commit.stop()
         self.broker.transactions.stop()
         self.broker.groups.stop()
         await self._server.close()
-        await self._peers.stop()
+        await self.peers.stop()
         self._release()
 
     def _release(self) -> None:

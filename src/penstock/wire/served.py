@@ -78,13 +78,23 @@ SERVED: dict[int, Served] = {
     ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0),
     ApiKey.LIST_TRANSACTIONS: Served(0, 2),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0),
+    ApiKey.ELECT_LEADERS: Served(0, 2),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Served(0, 1),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(0, 0),
+    ApiKey.UPDATE_FEATURES: Served(0, 2),
+    ApiKey.UNREGISTER_BROKER: Served(0, 0),
+    ApiKey.BROKER_REGISTRATION: Served(0, 4),
+    ApiKey.BROKER_HEARTBEAT: Served(0, 2, "No cordoned directories."),
+    ApiKey.ALTER_PARTITION: Served(3, 3, "2 cannot say which incarnation of a follower joins."),
+    ApiKey.ALLOCATE_PRODUCER_IDS: Served(0, 0),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: Served(0, 0),
+    ApiKey.CONTROLLER_REGISTRATION: Served(0, 0),
+    ApiKey.UNREGISTER_CONTROLLER: Served(0, 0),
 }
 
 _SECURITY = "SASL and ACLs are not built yet; the gate is there and allows all."
 _TOKENS = "Delegation tokens are not planned: use SASL/OAUTHBEARER."
 _QUORUM = "Between voters of the metadata quorum; a cluster of one voter sends none."
-_CLUSTER = "Between brokers and controllers; a single node has nobody to talk to."
-_REPLICAS = "Moving replicas needs more than one broker."
 _QUOTAS = "Quotas are not built yet."
 _SHARE_GROUPS = "Share groups (KIP-932) are not built yet."
 _SHARE_STATE = "Between group and share coordinator; share groups (KIP-932) are not built yet."
@@ -106,10 +116,6 @@ NOT_SERVED: dict[int, str] = {
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _QUOTAS,
     ApiKey.ALTER_CLIENT_QUOTAS: _QUOTAS,
     ApiKey.ALTER_REPLICA_LOG_DIRS: "Moving a replica between directories is not built yet.",
-    ApiKey.ELECT_LEADERS: _REPLICAS,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _REPLICAS,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: _REPLICAS,
-    ApiKey.UPDATE_FEATURES: "Features are finalized when a data directory is formatted; upgrades are not built yet.",
     ApiKey.LIST_CONFIG_RESOURCES: "Only topics and brokers have configurations so far; list them with Metadata.",
     ApiKey.VOTE: _QUORUM,
     ApiKey.BEGIN_QUORUM_EPOCH: _QUORUM,
@@ -119,14 +125,6 @@ NOT_SERVED: dict[int, str] = {
     ApiKey.ADD_RAFT_VOTER: _QUORUM,
     ApiKey.REMOVE_RAFT_VOTER: _QUORUM,
     ApiKey.UPDATE_RAFT_VOTER: _QUORUM,
-    ApiKey.ALTER_PARTITION: _CLUSTER,
-    ApiKey.BROKER_REGISTRATION: _CLUSTER,
-    ApiKey.BROKER_HEARTBEAT: _CLUSTER,
-    ApiKey.UNREGISTER_BROKER: _CLUSTER,
-    ApiKey.ALLOCATE_PRODUCER_IDS: _CLUSTER,
-    ApiKey.CONTROLLER_REGISTRATION: _CLUSTER,
-    ApiKey.UNREGISTER_CONTROLLER: _CLUSTER,
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS: _CLUSTER,
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _TELEMETRY,
     ApiKey.PUSH_TELEMETRY: _TELEMETRY,
     ApiKey.SHARE_GROUP_HEARTBEAT: _SHARE_GROUPS,

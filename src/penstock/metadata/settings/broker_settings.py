@@ -11,7 +11,7 @@ from typing import Any, Self
 import msgspec
 
 from penstock.metadata.listeners import Listener, parse_listeners, parse_protocol_map
-from penstock.metadata.settings.coordination_settings import CoordinationSettings
+from penstock.metadata.settings.controller_settings import ControllerSettings
 from penstock.metadata.settings.setting import READ_ONLY, Catalogue, Raw, Setting, SettingError, Value, declared
 
 # Names that Kafka had or has and people carry over; a hint serves them better than a nearest match.
@@ -30,7 +30,7 @@ _HINTS = {
 }
 
 
-class BrokerSettings(CoordinationSettings, frozen=True, kw_only=True):
+class BrokerSettings(ControllerSettings, frozen=True, kw_only=True):
     """All settings of one broker; field `a_b` is the setting `a.b`."""
 
     # Not a setting: the names that the file or the options gave, so that DescribeConfigs can tell them from defaults.

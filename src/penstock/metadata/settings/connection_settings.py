@@ -188,14 +188,15 @@ class PeerSettings(ConnectionSettings, frozen=True, kw_only=True):
     replica_socket_timeout_ms: Annotated[
         int, Int("Socket timeout of a replica fetch.", at_least=1, no_effect=_ONE_BROKER)
     ] = 30_000
-    auto_leader_rebalance_enable: Annotated[
-        bool, Bool("Move leadership back to preferred replicas.", no_effect=_ONE_BROKER)
-    ] = True
+    auto_leader_rebalance_enable: Annotated[bool, Bool("Move leadership back to preferred replicas.")] = True
     leader_imbalance_check_interval_seconds: Annotated[
-        int, Long("How often leadership balance is checked.", at_least=1, no_effect=_ONE_BROKER)
+        int, Long("How often leadership balance is checked.", at_least=1)
     ] = 300
     unclean_leader_election_enable: Annotated[
         bool,
-        Bool("Let a replica outside the in-sync set lead.", update=CLUSTER_WIDE, no_effect=_ONE_BROKER),
+        Bool(
+            "Let a replica lead that may lack acknowledged records when no other is left. Each time is counted.",
+            update=CLUSTER_WIDE,
+        ),
     ] = False
     controlled_shutdown_enable: Annotated[bool, Bool("Hand over leadership before stopping.")] = True

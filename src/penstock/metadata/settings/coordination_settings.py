@@ -14,7 +14,6 @@ from penstock.metadata.settings.setting import (
 )
 from penstock.metadata.settings.storage_settings import StorageSettings
 
-_ONE_REPLICA = "every partition has one replica, which is always in sync"
 _ONE_VOTER = "a quorum of one voter elects itself at once"
 _EXACT_TIMEOUT = "a transaction is aborted when its time is over, not at intervals"
 _NO_PAUSE = "the next attempt comes when the last transaction has ended, not after a pause"
@@ -38,10 +37,10 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
     min_insync_replicas: Annotated[
         int,
         Int(
-            "In-sync replicas that acks=all needs.",
+            "In-sync replicas that acks=all needs. A topic that is created with three replicas or more gets 2 of its "
+            "own unless this is set.",
             at_least=1,
             update=CLUSTER_WIDE,
-            no_effect=_ONE_REPLICA,
         ),
     ] = 1
     auto_create_topics_enable: Annotated[bool, Bool("Create a topic when a client asks for its metadata.")] = True
@@ -187,7 +186,7 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
         int, Int("Bytes read at a time when a coordinator loads its partition.", at_least=1)
     ] = 5_242_880
     transaction_state_log_min_isr: Annotated[
-        int, Int("In-sync replicas of __transaction_state.", at_least=1, no_effect=_ONE_REPLICA)
+        int, Int("In-sync replicas that __transaction_state needs once it has three.", at_least=1)
     ] = 2
 
     controller_quorum_fetch_timeout_ms: Annotated[

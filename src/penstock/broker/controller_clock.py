@@ -1,0 +1,169 @@
+"""What the active controller does by the clock: ends sessions, gives leaderships back, spreads load, grows topics.
+
+Runs only while this node is the active controller; what it knows of brokers' sessions begins anew with every term.
+Every round is a handful of comparisons unless there is something to decide.
+Hard rule: a node that was itself asleep (stopped by a signal, a long pause) does not take that for other brokers'
+silence.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.broker.metadata_driver import MetadataUnavailable
+from penstock.controller.balance import decide_balance
+from penstock.controller.brokers import decide_bootstrap
+from penstock.controller.counters import ControllerCounters
+from penstock.controller.decision import Decision, View
+from penstock.controller.elections import decide_elect_where_leaderless, decide_rebalance_leaders
+from penstock.controller.heartbeats import decide_fence_broker
+from penstock.controller.internal_topics import decide_grow_internal_topics
+from penstock.controller.liveness import Liveness
+from penstock.metadata.delta import MetadataDelta
+from penstock.metadata.image import INTERNAL_TOPICS, MetadataImage
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+log = logging.getLogger("penstock.controller")
+
+AnswerT = TypeVar("AnswerT", int, bool)
+
+_LEADERS_PER_ROUND = 1_000
+_GROWING_AT_A_TIME = 20
+_ROUNDS_PER_SESSION = 6
+
+
+class ControllerClock:
+    """`liveness` and `counters` are for handlers and metrics; `dead` is for who finds that a broker is gone."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self.liveness = Liveness()
+        self.counters = ControllerCounters()
+        self._broker = broker
+        self._task: asyncio.Task[None] | None = None
+        self._elections_due = True
+        self._growth_due = True
+        self._leaders_at_ms = 0.0
+        self._balance_at_ms = 0.0
+        broker.driver.add_listener(self._follow)
+        broker.driver.add_leadership_listener(self._lead)
+
+    def now_ms(self) -> float:
+        return self._broker.clock.monotonic() * 1000
+
+    # -- what is heard of brokers ---------------------------------------------------------------------------------
+
+    def heard_of(self, broker_id: int, epoch: int, metadata_offset: int) -> None:
+        """A sign of life of the incarnation that is registered; others count for nothing."""
+        known = self._broker.driver.pending.brokers.get(broker_id)
+        if known is not None and known.epoch == epoch:
+            self.liveness.touch(broker_id, epoch, self.now_ms(), metadata_offset)
+
+    def is_alive(self, broker_id: int, epoch: int) -> bool:
+        session_ms = self._broker.settings.broker_session_timeout_ms
+        return self.liveness.is_alive(broker_id, epoch, self.now_ms(), session_ms)
+
+    def shutting_down(self, broker_id: int, epoch: int, offset: int) -> None:
+        """The broker may stop once the others have the record at this offset."""
+        contact = self.liveness.contact(broker_id, epoch)
+        if contact is not None:
+            contact.shutdown_offset = offset
+
+    async def dead(self, broker_id: int, epoch: int) -> None:
+        """Its port refuses connections: that incarnation is fenced at once (D6)."""
+        if self._broker.driver.is_active:
+            self.liveness.touch(broker_id, epoch, self.now_ms() - 1)
+            self.liveness.mark_dead(broker_id, epoch)
+            await self._fence(broker_id, epoch, "its port refuses connections")
+
+    # -- terms ----------------------------------------------------------------------------------------------------
+
+    def _lead(self, is_active: bool) -> None:
+        self.liveness.forget()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if is_active:
+            self._elections_due = self._growth_due = True
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.counters.follow(delta, image)
+        if delta.changed_brokers:
+            self._growth_due = True
+        if delta.changed_configs:
+            self._elections_due = True
+        if any(change.name in INTERNAL_TOPICS for change in delta.topic_changes.values()):
+            self._growth_due = True
+
+    # -- rounds ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _interval_ms(self) -> float:
+        settings = self._broker.settings
+        return min(settings.broker_heartbeat_interval_ms, settings.broker_session_timeout_ms / _ROUNDS_PER_SESSION)
+
+    async def _run(self) -> None:
+        await self._decide(lambda view: decide_bootstrap(view.image))
+        self._leaders_at_ms = self._balance_at_ms = last_ms = self.now_ms()
+        while True:
+            interval_ms = self._interval_ms
+            await asyncio.sleep(interval_ms / 1000)
+            now_ms = self.now_ms()
+            slept_ms = now_ms - last_ms - interval_ms
+            if slept_ms > interval_ms:
+                self.liveness.forgive(slept_ms)
+            last_ms = now_ms
+            await self.round(now_ms)
+
+    async def round(self, now_ms: float) -> None:
+        """One look at everything. Public for tests."""
+        broker, settings = self._broker, self._broker.settings
+        brokers = broker.image.brokers
+        if len(brokers) < 2:  # nobody to fence, to lead instead, or to move to
+            return
+        for broker_id, epoch in self.liveness.expired(brokers.values(), now_ms, settings.broker_session_timeout_ms):
+            if broker_id != broker.node_id:  # this process is alive; its broker says so itself if it is not well
+                await self._fence(broker_id, epoch, "nothing was heard of it for a session")
+        if self._elections_due:
+            self._elections_due = False
+            await self._decide(lambda view: decide_elect_where_leaderless(view.image, settings))
+        if self._growth_due:
+            self._growth_due = False
+            if await self._decide(lambda view: decide_grow_internal_topics(view.image, settings, _GROWING_AT_A_TIME)):
+                self._growth_due = True
+        await self._rebalance(now_ms)
+
+    async def _rebalance(self, now_ms: float) -> None:
+        settings = self._broker.settings
+        if settings.auto_leader_rebalance_enable and now_ms >= self._leaders_at_ms:
+            self._leaders_at_ms = now_ms + settings.leader_imbalance_check_interval_seconds * 1000
+            await self._decide(lambda view: decide_rebalance_leaders(view.image, settings, _LEADERS_PER_ROUND))
+        if settings.cluster_balance_enable and now_ms >= self._balance_at_ms:
+            self._balance_at_ms = now_ms + settings.cluster_balance_interval_ms
+            most = settings.cluster_balance_max_moves
+            moves = await self._decide(lambda view: decide_balance(view.image, settings, most))
+            if moves:
+                log.info("%d partitions are on the way to other brokers", moves)
+
+    async def _fence(self, broker_id: int, epoch: int, why: str) -> None:
+        settings = self._broker.settings
+        if await self._decide(lambda view: decide_fence_broker(view, broker_id, epoch, settings)):
+            log.warning("broker %d (epoch %d) is fenced: %s", broker_id, epoch, why)
+
+    async def _decide(self, decide: Callable[[View], Decision[AnswerT]]) -> int:
+        """A controller that has lost its place learns it by the next leadership change; nothing is lost here."""
+        try:
+            answer: AnswerT = await self._broker.controller.submit(decide)
+            return int(answer)
+        except MetadataUnavailable as error:
+            log.debug("nothing was decided: %s", error)
+            return 0

@@ -1,0 +1,25 @@
+"""Settings of what the active controller does by the clock."""
+
+from typing import Annotated
+
+from penstock.metadata.settings.coordination_settings import CoordinationSettings
+from penstock.metadata.settings.setting import CLUSTER_WIDE, Bool, Int, Long
+
+
+class ControllerSettings(CoordinationSettings, frozen=True, kw_only=True):
+    """Spreading of load over brokers that join."""
+
+    cluster_balance_enable: Annotated[
+        bool,
+        Bool(
+            "Move replicas and leaderships by themselves until every broker has as many as the others. Without it "
+            "`penstock cluster balance` does so when asked.",
+            update=CLUSTER_WIDE,
+        ),
+    ] = False
+    cluster_balance_interval_ms: Annotated[
+        int, Long("How often the spread of replicas is looked at.", at_least=100, update=CLUSTER_WIDE)
+    ] = 10_000
+    cluster_balance_max_moves: Annotated[
+        int, Int("Most partitions that are on the move for it at a time.", at_least=1, update=CLUSTER_WIDE)
+    ] = 20
