@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check soak bench generate clean
+.PHONY: run test check soak sim bench generate clean
 
 run: $(VENV)/.installed-run
 	$(BIN)/penstock up
@@ -21,6 +21,9 @@ check: $(STAMP)
 
 soak: $(STAMP)
 	$(BIN)/python -m pytest -m soak -s --timeout=3600
+
+sim: $(STAMP)
+	$(BIN)/penstock sim run --seeds 10000 --keep-going
 
 bench: $(STAMP)
 	$(BIN)/python -m bench.broker

@@ -5,6 +5,7 @@ name, before the log in front of it may go (R13); the election state is replaced
 The disk usage guard does not apply: deleting a topic must be possible on a full disk.
 """
 
+import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -42,6 +43,8 @@ from penstock.wire.errors import WireError
 METADATA_TOPIC_ID = bytes(15) + b"\x01"  # Kafka's well-known one
 _READ_BYTES = 4 << 20
 _OPEN_FILES = 8
+
+log = logging.getLogger("penstock.metadata")
 
 
 class MetadataUnreadable(Exception):
@@ -179,10 +182,13 @@ class MetadataStore:
         return snapshot
 
     def close(self) -> None:
-        """After the directory was stopped."""
+        """After the directory was stopped. On a full disk the indexes stay behind: the next start completes them."""
         if self.directory.failure is None:
-            self.log.close()
-            self.directory.deletions.finish()
+            try:
+                self.log.close()
+                self.directory.deletions.finish()
+            except OSError as error:
+                log.warning("the metadata log was not closed cleanly, its indexes will be rebuilt: %s", error)
 
     def _write_file(self, path: str, chunks: Iterable[Buffer]) -> None:
         file = self.disk.open(path, create=True)

@@ -12,6 +12,7 @@ from penstock.cli import exits
 
 COMMANDS = {
     "up": "penstock.cli.up:up",
+    "broker": "penstock.cli.broker:broker",
     "topic": "penstock.cli.topic:topic",
     "produce": "penstock.cli.produce:produce",
     "consume": "penstock.cli.consume:consume",
@@ -20,6 +21,7 @@ COMMANDS = {
     "cluster": "penstock.cli.cluster:cluster",
     "log": "penstock.cli.log:log",
     "bench": "penstock.cli.bench:bench",
+    "sim": "penstock.cli.sim:sim",
     "version": "penstock.cli.version:version",
 }
 

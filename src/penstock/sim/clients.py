@@ -7,7 +7,7 @@ real clock, and a world must not depend on either.
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.sim.history import Begin, Commit, Final, History, Outcome, Poll, Send, TopicPartition, TransactionEnd
@@ -19,16 +19,17 @@ _STOP_S = 60.0
 
 
 class Client:
-    """One client program. `quiet` is set when it has finished its last piece of work."""
+    """One client program: works until it is told to stop, and begins again when it fails."""
 
     def __init__(self, world: "World", history: History, name: str, bootstrap: Sequence[str]) -> None:
         self.world = world
         self.history = history
         self.name = name
         self.random = random.Random(f"{world.seed}:{name}")
-        self.pause_s = self.random.choice((0.02, 0.05, 0.1, 0.2))
+        self.pause_s = self.random.choice((0.05, 0.1, 0.2, 0.5))
         self.successes = 0
         self.stopping = False
+        self.on_acknowledged: Callable[[TopicPartition, int], None] | None = None
         self._bootstrap = list(bootstrap)
 
     def _options(self) -> dict[str, Any]:
@@ -40,7 +41,6 @@ class Client:
         }
 
     async def run(self) -> None:
-        """Works until `stopping`; a client program that fails is started again."""
         import aiokafka.errors
 
         while not self.stopping:
@@ -115,6 +115,8 @@ class ProducingClient(Client):
         self.successes += 1
         self.world.note(self.name, f"{value} is at {partition[0]}-{partition[1]}@{told.offset}")
         self.history.add(Send(self.name, partition, value, Outcome.OK, told.offset, transaction))
+        if self.on_acknowledged is not None:
+            self.on_acknowledged(partition, told.offset)
         return None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.sim.checkers import check_history
+from penstock.sim.checks import Law
 from penstock.sim.clients import Client, ConsumingClient, ProducingClient, TransactionalClient, read_all
 from penstock.sim.faults import FaultRates, Faults, draw_rates
 from penstock.sim.history import History, Send, TopicPartition
@@ -18,6 +19,7 @@ from penstock.sim.world import World, WorldFailed
 
 TOPIC = "t"
 LIVENESS_S = 60.0
+SIZES = (1,)
 
 Sink = Callable[[str], None]
 
@@ -54,6 +56,11 @@ def draw_shape(chance: random.Random, nodes: int) -> Shape:
     )
 
 
+def draw_nodes(seed: int) -> int:
+    """How many nodes the cluster of a seed has."""
+    return random.Random(f"{seed}:nodes").choice(SIZES)
+
+
 class Cluster:
     def __init__(self, world: World, shape: Shape, rates: FaultRates) -> None:
         self.world = world
@@ -65,6 +72,8 @@ class Cluster:
         self.clients: list[Client] = []
         for number in range(1, shape.nodes + 1):
             world.add_machine(f"n{number}", self._settings(number))
+        self.law = Law(world)
+        world.loop.after_turn = self.law.after_turn
 
     def _settings(self, number: int) -> dict[str, str]:
         return {
@@ -112,10 +121,13 @@ class Cluster:
         for number in range(shape.consumers):
             committed = shape.transactional and number == 0
             group = f"g{int(committed)}"
-            client = ConsumingClient(
-                world, self.history, f"c{number}", self.bootstrap, TOPIC, group, read_committed=committed
+            self.clients.append(
+                ConsumingClient(
+                    world, self.history, f"c{number}", self.bootstrap, TOPIC, group, read_committed=committed
+                )
             )
-            self.clients.append(client)
+        for client in self.clients:
+            client.on_acknowledged = self.law.acknowledged
         return [asyncio.ensure_future(world.add_client(each.name).call(each.run())) for each in self.clients]
 
     async def _wait_until_all_work(self) -> None:

@@ -120,7 +120,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.turns = 0
         self.faults: list[dict[str, Any]] = []
         """What nobody handled: exceptions of callbacks and of tasks whose result nobody took."""
-        self.after_turn: Callable[[], None] | None = None
+        self.after_turn: Callable[[Process | None], None] | None = None
         self.pool_times: dict[str, PoolTimes] = {}
         """By host; hosts that are not there have `default_pool_times`."""
         self.default_pool_times = PoolTimes()
@@ -195,7 +195,7 @@ class SimLoop(asyncio.BaseEventLoop):
         except BaseException as error:
             self.call_exception_handler({"message": f"a turn failed: {callback}", "exception": error}, process)
         if self.after_turn is not None:
-            self.after_turn()
+            self.after_turn(process)
 
     def _jump(self) -> None:
         timers = self._timers

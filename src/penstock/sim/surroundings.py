@@ -32,13 +32,30 @@ def simulated_surroundings(loop: SimLoop, seed: int) -> Iterator[None]:
     gc.collect = lambda generation=2: 0
     gc.freeze = lambda: None
     try:
-        yield
+        with _steady_hashes():
+            yield
     finally:
         time.time, time.monotonic, time.time_ns = saved_time
         random.setstate(saved_random)
         enabled, gc.collect, gc.freeze = saved_gc
         if enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _steady_hashes() -> Iterator[None]:
+    """aiokafka walks over sets of partitions; their order must not depend on PYTHONHASHSEED."""
+    try:
+        from aiokafka.structs import TopicPartition
+    except ImportError:
+        yield
+        return
+    saved = TopicPartition.__hash__
+    TopicPartition.__hash__ = lambda self: hash((self.partition, len(self.topic)))
+    try:
+        yield
+    finally:
+        TopicPartition.__hash__ = saved
 
 
 class LogTap(logging.Handler):

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import random
 import traceback
+import warnings
 import zlib
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
@@ -105,8 +106,10 @@ class World:
             process.die()
         leftovers = [task for process in [*processes, *self._clients] for task in process.tasks]
         self.loop.after_turn = None
-        for task in [*leftovers, *self.loop.tasks_of(None)]:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            with contextlib.suppress(BaseException):
-                task.get_coro().close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that nobody will ever await
+            for task in [*leftovers, *self.loop.tasks_of(None)]:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()
         self.loop.close()

@@ -1,0 +1,182 @@
+"""The law, looked at after every turn: what the nodes hold, against what the test remembers (`shared` invariants).
+
+Only the process that just had a turn can have changed, so only its node is looked at, and only what differs from the
+last look is compared in full. Names of rules are those of the invariants: R the metadata quorum, C the controller, P
+the partitions.
+"""
+
+from typing import TYPE_CHECKING
+
+from penstock.metadata.image import MetadataImage
+from penstock.replication.partition import Partition
+from penstock.sim import probe
+from penstock.sim.ghost_log import GhostLog, Violation
+from penstock.sim.history import TopicPartition
+from penstock.sim.image_law import check_image
+from penstock.sim.process import Process
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.sim.machine import Machine
+    from penstock.sim.world import World
+
+
+class _Seen:
+    """What a node was like at the last look, in one life."""
+
+    __slots__ = ("durable_epoch", "image", "life", "partitions", "quorum")
+
+    def __init__(self, life: int, durable_epoch: int) -> None:
+        self.life = life
+        self.image: MetadataImage | None = None
+        self.quorum: tuple[object, ...] = ()
+        self.durable_epoch = durable_epoch
+        self.partitions: dict[TopicPartition, tuple[Partition, int, int, int, bool]] = {}
+
+
+class Law:
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._machines = {machine.name: machine for machine in world.machines.values()}
+        self._ids = {int(machine.settings["node.id"]): machine for machine in world.machines.values()}
+        self._seen: dict[str, _Seen] = {}
+        self.looks = 0
+        self.metadata = GhostLog("__cluster_metadata-0", "R6")
+        self.partitions: dict[TopicPartition, GhostLog] = {}
+        self.newest = MetadataImage()
+        """The newest committed image that any node has shown: what the controller has decided."""
+        self._leaders: dict[int, str] = {}
+
+    def after_turn(self, process: Process | None) -> None:
+        if process is None:
+            return
+        machine = self._machines.get(process.name)
+        if machine is None or machine.process is not process:
+            return
+        broker = probe.broker_of(machine)
+        if broker is not None:
+            self.looks += 1
+            seen = self._seen_of(machine)
+            self._look_at_quorum(machine, broker, seen)
+            self._look_at_image(machine, broker, seen)
+            for partition in probe.partitions_of(broker):
+                self._look_at_partition(machine, partition, seen)
+
+    def _seen_of(self, machine: "Machine") -> _Seen:
+        seen = self._seen.get(machine.name)
+        if seen is None or seen.life != machine.lives:
+            seen = self._seen[machine.name] = _Seen(machine.lives, seen.durable_epoch if seen is not None else 0)
+            self.metadata.forget_replica(machine.name)
+            for ghost in self.partitions.values():
+                ghost.forget_replica(machine.name)
+        return seen
+
+    # -- the quorum -----------------------------------------------------------------------------------------------
+
+    def _look_at_quorum(self, machine: "Machine", broker: "Broker", seen: _Seen) -> None:
+        quorum = probe.quorum_of(broker)
+        if quorum is None:
+            return
+        now = (quorum.role, quorum.epoch, quorum.high_watermark)
+        if now == seen.quorum:
+            return
+        before, seen.quorum = seen.quorum, now
+        if not before or before[0] is not quorum.role:
+            self._world.note(machine.name, f"is {type(quorum.role).__name__} in epoch {quorum.epoch}")
+        if quorum.leader is not None:
+            known = self._leaders.setdefault(quorum.epoch, machine.name)
+            if known != machine.name:
+                raise Violation(f"R1: {known} and {machine.name} both lead epoch {quorum.epoch}")
+        if quorum.epoch < seen.durable_epoch:
+            raise Violation(f"R2: the epoch of {machine.name} went from {seen.durable_epoch} to {quorum.epoch}")
+        seen.durable_epoch = max(seen.durable_epoch, quorum._durable.epoch)
+        if quorum.high_watermark is not None:
+            log = probe.metadata_log_of(broker)
+            if quorum.high_watermark > log.end_offset:
+                raise Violation(
+                    f"R9: {machine.name} has a watermark of {quorum.high_watermark} above {log.end_offset}"
+                )
+            self.metadata.shows(machine.name, log, quorum.high_watermark)
+
+    # -- the controller -------------------------------------------------------------------------------------------
+
+    def _look_at_image(self, machine: "Machine", broker: "Broker", seen: _Seen) -> None:
+        image = broker.image
+        if image is seen.image:
+            return
+        if seen.image is not None and image.end_offset < seen.image.end_offset:
+            raise Violation(f"C1: {machine.name} went back from {seen.image.end_offset} to {image.end_offset}")
+        seen.image = image
+        if image.end_offset > self.newest.end_offset:
+            old, self.newest = self.newest, image
+            check_image(old, image, lambda topic: probe.min_isr_of(broker, image, topic))
+            self._check_in_sync_replicas()
+
+    def _check_in_sync_replicas(self) -> None:
+        """P1: whoever may be elected has everything that is committed."""
+        for name, index, state in probe.committed_partitions(self.newest):
+            ghost = self.partitions.get((name, index))
+            if ghost is None:
+                continue
+            for replica in (*state.isr, *state.eligible_leader_replicas):
+                machine = self._ids.get(replica)
+                broker = probe.broker_of(machine) if machine is not None else None
+                if machine is None or broker is None or not machine.serving:
+                    continue
+                held = broker.partitions.find(name, index)
+                if isinstance(held, Partition):
+                    self._check_holds(machine.name, held, ghost)
+
+    def _check_holds(self, replica: str, partition: Partition, ghost: GhostLog) -> None:
+        if partition.log.end_offset < ghost.end_offset:
+            raise Violation(
+                f"P1: {replica} is in sync and ends at {partition.log.end_offset} of {ghost.name}, "
+                f"{ghost.end_offset} are committed"
+            )
+        ghost.compare(replica, partition.log, ghost.end_offset - 1 if ghost.end_offset else 0, ghost.end_offset)
+
+    # -- partitions -----------------------------------------------------------------------------------------------
+
+    def _look_at_partition(self, machine: "Machine", partition: Partition, seen: _Seen) -> None:
+        log, high_watermark = partition.log, partition.high_watermark
+        if not log.is_loaded or log.offline is not None or log.is_deleted:
+            return
+        is_leader = getattr(partition, "is_leader", True)
+        now = (partition, high_watermark, log.end_offset, partition.leader_epoch, is_leader)
+        key = (partition.topic, partition.index)
+        before = seen.partitions.get(key)
+        if now == before:
+            return
+        seen.partitions[key] = now
+        where = f"{partition.topic}-{partition.index}"
+        if high_watermark > log.end_offset:
+            raise Violation(f"P11: {machine.name} shows {where} up to {high_watermark}, it ends at {log.end_offset}")
+        if before is not None and before[0] is partition and before[4] and is_leader and high_watermark < before[1]:
+            raise Violation(f"P6: the watermark of {where} on its leader went from {before[1]} to {high_watermark}")
+        ghost = self.partitions.get(key)
+        if ghost is None:
+            ghost = self.partitions[key] = GhostLog(where, "P11")
+        if "compact" not in log.config.cleanup_policy:
+            ghost.shows(machine.name, log, high_watermark)
+        self._check_maximal_isr(machine, partition, where)
+
+    def _check_maximal_isr(self, machine: "Machine", partition: Partition, where: str) -> None:
+        """P3: a leader that is not stale waits for everybody who may be elected."""
+        state = getattr(partition, "leader_state", None)
+        topic = self.newest.topic(partition.topic)
+        known = topic.partition(partition.index) if topic is not None else None
+        if state is None or known is None or known.leader_epoch != state.leader_epoch:
+            return
+        if len(state.isr) >= state.effective_min_isr:
+            missing = {*known.isr, *known.eligible_leader_replicas} - set(state.maximal_isr)
+            if missing:
+                raise Violation(f"P3: {machine.name} leads {where} without waiting for {sorted(missing)}")
+
+    # -- what clients were told -----------------------------------------------------------------------------------
+
+    def acknowledged(self, partition: TopicPartition, offset: int) -> None:
+        """P4: acks=all was answered, so the record is committed."""
+        ghost = self.partitions.get(partition)
+        if ghost is None or offset >= ghost.end_offset:
+            end = ghost.end_offset if ghost is not None else 0
+            raise Violation(f"P4: {partition[0]}-{partition[1]}@{offset} was acknowledged, {end} are committed")

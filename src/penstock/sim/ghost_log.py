@@ -1,0 +1,94 @@
+"""What was committed in one log, as nobody in the cluster remembers it: the test's own copy.
+
+Grows with the highest watermark that any replica has shown, from the bytes of that replica. Everything that any
+replica shows later below its watermark has to be the same (R6, R8, P11, P12).
+"""
+
+from typing import NamedTuple
+
+from penstock.log.partition_log import PartitionLog
+from penstock.model.errors import ErrorCode
+from penstock.records.batch import BatchHeader, iter_headers
+
+_READ_BYTES = 1 << 20
+
+
+class Violation(AssertionError):
+    """A rule of the law is broken. The message begins with its number."""
+
+
+class GhostBatch(NamedTuple):
+    base_offset: int
+    next_offset: int
+    epoch: int
+    crc: int
+    """Covers the records, not the offset or the epoch."""
+
+
+class GhostLog:
+    """`rule` is the number under which a difference is reported."""
+
+    def __init__(self, name: str, rule: str) -> None:
+        self.name = name
+        self.rule = rule
+        self.end_offset = 0
+        """The highest watermark anybody has shown: everything below is committed."""
+        self.shown_by = "nobody"
+        self._batches: dict[int, GhostBatch] = {}
+        self._verified: dict[str, tuple[int, int]] = {}
+        """How far each replica was compared, and which truncation of its log that was."""
+
+    def forget_replica(self, replica: str) -> None:
+        """A new life: its log is compared again from its beginning."""
+        self._verified.pop(replica, None)
+
+    def shows(self, replica: str, log: PartitionLog, high_watermark: int) -> None:
+        """A replica shows everything below its watermark."""
+        start, generation = self._verified.get(replica, (0, log.generation))
+        if generation != log.generation:
+            start = 0
+        if high_watermark > start:
+            start = self.compare(replica, log, start, high_watermark, grow=True)
+        self._verified[replica] = (start, log.generation)
+
+    def compare(self, replica: str, log: PartitionLog, start: int, end_offset: int, *, grow: bool = False) -> int:
+        """Compares the replica's batches with the committed ones; returns where it stopped."""
+        offset = max(start, log.log_start_offset)
+        while offset < end_offset:
+            data = log.read_bytes(offset, _READ_BYTES, end_offset)
+            if isinstance(data, ErrorCode):
+                raise Violation(f"{self.rule}: {replica} cannot read {self.name}@{offset}: {data.name}")
+            before = offset
+            for _, header in iter_headers(data):
+                if header.next_offset <= end_offset:
+                    self._compare_batch(replica, header, grow)
+                    offset = header.next_offset
+            if offset == before:
+                break
+        return offset
+
+    def _compare_batch(self, replica: str, header: BatchHeader, grow: bool) -> None:
+        batch = GhostBatch(header.base_offset, header.next_offset, header.partition_leader_epoch, header.crc)
+        known = self._batches.get(header.base_offset)
+        if known is not None:
+            if known != batch:
+                raise Violation(f"{self.rule}: {replica} has {batch} in {self.name}, committed was {known}")
+            return
+        if header.base_offset < self.end_offset:
+            raise Violation(
+                f"{self.rule}: {replica} has {batch} in {self.name}, which is not how it was committed "
+                f"(up to {self.end_offset}, last by {self.shown_by})"
+            )
+        if grow:
+            self._grow(replica, batch)
+
+    def _grow(self, replica: str, batch: GhostBatch) -> None:
+        last = self._batches.get(self._last) if self._batches else None
+        if last is not None and (batch.base_offset != last.next_offset or batch.epoch < last.epoch):
+            raise Violation(f"P11: {self.name} goes on with {batch} after {last} on {replica}")
+        self._batches[batch.base_offset] = batch
+        self._last = batch.base_offset
+        self.end_offset = batch.next_offset
+        self.shown_by = replica
+
+    _last = -1

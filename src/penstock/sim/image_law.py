@@ -1,0 +1,52 @@
+"""The rules for what a controller may commit, read off two successive committed images (C2, C4, C5, C6, C7)."""
+
+from collections.abc import Callable
+
+from penstock.metadata.image import MetadataImage
+from penstock.metadata.partition import NO_LEADER, PartitionImage
+from penstock.sim.ghost_log import Violation
+from penstock.sim.probe import committed_partitions
+
+
+def check_image(old: MetadataImage, new: MetadataImage, min_isr: Callable[[str], int]) -> None:
+    """`new` follows `old`, perhaps with several records in between."""
+    for broker_id, broker in new.brokers.items():
+        before = old.brokers.get(broker_id)
+        if before is not None and broker.epoch < before.epoch:
+            raise Violation(f"C5: broker {broker_id} went from epoch {before.epoch} to {broker.epoch}")
+    known = {(name, index): state for name, index, state in committed_partitions(old)}
+    for name, index, state in committed_partitions(new):
+        where = f"{name}-{index}"
+        before_state = known.get((name, index))
+        if before_state is not None and before_state is not state:
+            _check_step(where, before_state, state)
+        if before_state is not state:
+            _check_sets(where, state, new, min_isr(name))
+
+
+def _check_step(where: str, old: PartitionImage, new: PartitionImage) -> None:
+    if new.partition_epoch <= old.partition_epoch and new != old:
+        if new.partition_epoch == 0:
+            return  # deleted and made again under the same name
+        raise Violation(f"C2: {where} changed without a new partition epoch: {old} to {new}")
+    if new.leader_epoch < old.leader_epoch:
+        raise Violation(f"C2: the leader epoch of {where} went back: {old} to {new}")
+    if new.leader != old.leader and new.leader_epoch == old.leader_epoch:
+        raise Violation(f"C2: {where} has a new leader in the same epoch: {old} to {new}")
+
+
+def _check_sets(where: str, state: PartitionImage, image: MetadataImage, min_isr: int) -> None:
+    isr, elr, replicas = set(state.isr), set(state.eligible_leader_replicas), set(state.replicas)
+    if not isr <= replicas or not elr <= replicas or isr & elr:
+        raise Violation(f"C7: sets of {where} do not fit together: {state}")
+    if elr and len(isr) >= min(min_isr, len(replicas)):
+        raise Violation(f"C7: {where} has enough in sync and still others eligible: {state}")
+    if state.leader != NO_LEADER:
+        if state.leader not in isr:
+            raise Violation(f"C6: the leader of {where} is not in sync: {state}")
+        leader = image.brokers.get(state.leader)
+        if leader is not None and leader.fenced:
+            raise Violation(f"C4: the leader of {where} is fenced: {state}")
+    fenced = sorted(each for each in isr if (broker := image.brokers.get(each)) is not None and broker.fenced)
+    if fenced and len(isr) > 1:
+        raise Violation(f"C4: fenced brokers {fenced} are in sync in {where}: {state}")

@@ -1,0 +1,45 @@
+"""Where the checks look inside a running node. The only place in `sim` that knows the private parts of others."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from penstock.log.partition_log import PartitionLog
+from penstock.metadata.image import MetadataImage
+from penstock.metadata.partition import PartitionImage
+from penstock.metadata.settings import TopicSettings
+from penstock.quorum.core import Quorum
+from penstock.replication.partition import Partition
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.sim.machine import Machine
+
+
+def broker_of(machine: "Machine") -> "Broker | None":
+    """The broker, once the node has come so far."""
+    return getattr(machine.node, "broker", None) if machine.is_up else None
+
+
+def quorum_of(broker: "Broker") -> Quorum | None:
+    return broker.driver._quorum
+
+
+def metadata_log_of(broker: "Broker") -> PartitionLog:
+    return broker.driver._log
+
+
+def partitions_of(broker: "Broker") -> Iterable[Partition]:
+    return broker.partitions
+
+
+def committed_partitions(image: MetadataImage) -> Iterable[tuple[str, int, PartitionImage]]:
+    for topic in image.topics.values():
+        for index in range(len(topic.partitions)):
+            state = topic.partition(index)
+            if state is not None:
+                yield topic.name, index, state
+
+
+def min_isr_of(broker: "Broker", image: MetadataImage, topic: str) -> int:
+    settings = TopicSettings.resolve(broker.settings, image.topic_config(topic))
+    return int(settings.min_insync_replicas)

@@ -1,0 +1,76 @@
+"""Whole worlds: the same seed is the same world; seeds that once found something; as many others as time allows."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.sim.cluster import draw_nodes, run_seed
+from penstock.sim.runner import Tally, run_seeds, try_seed
+
+pytest.importorskip("aiokafka")
+
+SEEDS = Path(__file__).parent / "seeds" / "found.txt"
+SWEEP_S = 60.0
+"""What `make test` spends on the sweep."""
+
+
+def named_seeds() -> list[tuple[int, int, str]]:
+    lines = (line.split() for line in SEEDS.read_text().splitlines() if line and not line.startswith("#"))
+    return [(int(nodes), int(seed), name) for nodes, seed, name in lines]
+
+
+def test_the_same_seed_is_the_same_world() -> None:
+    assert run_seed(7) == run_seed(7)
+
+
+def test_another_seed_is_another_world() -> None:
+    assert run_seed(7).digest != run_seed(8).digest
+
+
+def test_the_order_of_hashes_decides_nothing() -> None:
+    program = "from penstock.sim.cluster import run_seed; print([run_seed(seed).digest for seed in (3, 6)])"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": number},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for number in ("1", "2")
+    }
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(("nodes", "seed", "name"), named_seeds())
+def test_a_seed_that_found_something_holds_now(nodes: int, seed: int, name: str) -> None:
+    run_seed(seed, nodes)
+
+
+def test_as_many_seeds_as_fit() -> None:
+    """Always the same ones, from 0 on: `make sim` goes further."""
+    tally = Tally()
+    end = time.monotonic() + SWEEP_S
+    for outcome in run_seeds(range(10_000), draw_nodes, os.cpu_count() or 1):
+        tally.add(outcome)
+        if tally.failures or time.monotonic() > end:
+            break
+    print(tally)
+    assert not tally.failures, f"{tally.failures[0].failure}\n" + "\n".join(tally.failures[0].lines)
+
+
+def test_a_failure_is_told_with_its_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.sim.ghost_log import GhostLog, Violation
+
+    def fail(self: GhostLog, *_: object) -> None:
+        raise Violation("P11: made up")
+
+    monkeypatch.setattr(GhostLog, "shows", fail)
+    outcome = try_seed(7, 1)
+    assert outcome.failure is not None
+    assert "P11: made up" in outcome.failure
+    assert any("n1" in line for line in outcome.lines)
