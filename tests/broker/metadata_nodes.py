@@ -52,8 +52,9 @@ class MetadataNode:
 
     async def start(self, *, clean: bool = False) -> int:
         await self.driver.start()
+        incarnation_id = self.driver.end_offset.to_bytes(16, "big")  # another one with every start
         epoch = await self.controller.register(
-            Registration(1, b"i" * 16, (Listener("PLAINTEXT", "h", 9092),), None, (DIRECTORY_ID,), clean)
+            Registration(1, incarnation_id, (Listener("PLAINTEXT", "h", 9092),), None, (DIRECTORY_ID,), clean)
         )
         assert isinstance(epoch, int), epoch
         return epoch
