@@ -78,15 +78,16 @@ async def _serve(settings: BrokerSettings) -> int:
 
 
 def _announce(node: Node) -> None:
-    addresses = [
-        f"{listener.host if listener.host not in ('', '0.0.0.0') else '127.0.0.1'}:{port}"
-        for listener, port in zip(node.settings.listener_list, node.ports, strict=True)
-    ]
+    controllers = node.settings.controller_listener_set
+    addresses: dict[str, list[str]] = {"kafka": [], "controller": []}
+    for listener, port in zip(node.settings.listener_list, node.ports, strict=True):
+        host = listener.host if listener.host not in ("", "0.0.0.0") else "127.0.0.1"
+        addresses["controller" if listener.name in controllers else "kafka"].append(f"{host}:{port}")
+    places = ", ".join(f"{kind} on {', '.join(found)}" for kind, found in addresses.items() if found)
     data = ", ".join(os.path.relpath(path) if not os.path.isabs(path) else path for path in node.settings.log_dirs)
     with contextlib.suppress(BrokenPipeError):
         print(
-            f"penstock {__version__} ready: kafka on {', '.join(addresses)}, data in {data}, "
-            f"flush.mode={node.settings.flush_mode}",
+            f"penstock {__version__} ready: {places}, data in {data}, flush.mode={node.settings.flush_mode}",
             file=sys.stderr,
             flush=True,
         )

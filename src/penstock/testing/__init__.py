@@ -1,14 +1,15 @@
-"""Brokers for tests: in-process, ready in milliseconds, on ports the system picks.
+"""Brokers and clusters for tests: in-process, ready in milliseconds, on ports of their own.
 
-Used by people's own test suites through `penstock.testing.Broker` and the pytest plugin.
+Used by people's own test suites through `penstock.testing.Broker`, `penstock.testing.Cluster` and the pytest plugin.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.testing.broker import Broker
+    from penstock.testing.cluster import Cluster
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "Cluster"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from penstock.testing.broker import Broker
 
         return Broker
+    if name == "Cluster":
+        from penstock.testing.cluster import Cluster
+
+        return Cluster
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

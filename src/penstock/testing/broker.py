@@ -15,7 +15,8 @@ import contextlib
 import shutil
 import tempfile
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -24,6 +25,8 @@ from penstock.metadata.settings import BrokerSettings
 from penstock.node.node import Node, event_loop_factory
 
 T = TypeVar("T")
+
+_REQUEST_TIMEOUT_MS = 30_000
 
 # Tests want speed and no waiting for members that will not come; data need not outlive the power; and records with
 # made-up timestamps of long ago are not to vanish when retention comes by.
@@ -45,6 +48,8 @@ class Broker:
         self._node: Node | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._starting: Future[None] | None = None
+        self._paused: threading.Event | None = None
         self._topics = 0
 
     @property
@@ -58,14 +63,23 @@ class Broker:
         return self._node
 
     @property
+    def is_running(self) -> bool:
+        return self._node is not None
+
+    @property
     def settings(self) -> BrokerSettings:
         return self.node.settings
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        if self._node is not None:
-            return self
+        if self._node is None:
+            self.begin_start()
+            self.finish_start()
+        return self
+
+    def begin_start(self) -> None:
+        """Starts without waiting: a member of a cluster is ready only when the others are there too."""
         if self._owns_data and self.data_dir == Path():
             self.data_dir = Path(tempfile.mkdtemp(prefix="penstock-"))
         settings = BrokerSettings.from_mapping(
@@ -75,26 +89,65 @@ class Broker:
                 **self._given,
             }
         )
-        loop = event_loop_factory()()
-        thread = threading.Thread(target=_run_loop, args=(loop,), name="penstock-broker", daemon=True)
-        thread.start()
-        node = Node(settings)
+        loop = self._loop = event_loop_factory()()
+        self._thread = threading.Thread(target=_run_loop, args=(loop,), name="penstock-broker", daemon=True)
+        self._thread.start()
+        self._node = Node(settings)
+        self._starting = asyncio.run_coroutine_threadsafe(self._node.start(), loop)
+
+    def finish_start(self) -> None:
+        assert self._node is not None, "begin_start comes first"
+        assert self._starting is not None, "begin_start comes first"
         try:
-            asyncio.run_coroutine_threadsafe(node.start(), loop).result()
+            self._starting.result()
         except BaseException:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+            self._starting.cancel()
+            self._node = None
+            self._end_loop()
             raise
-        self._loop, self._thread, self._node = loop, thread, node
-        self.port = node.ports[0]
-        return self
+        finally:
+            self._starting = None
+        self.port = self._node.ports[0]
 
     def stop(self) -> None:
         """Stops cleanly. The data stays until the context ends, so that `start` finds it again."""
-        if self._node is None or self._loop is None or self._thread is None:
+        if self._node is None or self._loop is None:
             return
+        self.resume()
         node, self._node = self._node, None
-        asyncio.run_coroutine_threadsafe(node.stop(), self._loop).result()
+        try:
+            asyncio.run_coroutine_threadsafe(node.stop(), self._loop).result()
+        finally:
+            self._end_loop()
+
+    def kill(self) -> None:
+        """Ends the broker as a crash would: nobody is told, nothing is finished."""
+        if self._node is None or self._loop is None:
+            return
+        self.resume()
+        node, self._node = self._node, None
+        try:
+            asyncio.run_coroutine_threadsafe(_abandon(node), self._loop).result()
+        finally:
+            self._end_loop()
+
+    def pause(self) -> None:
+        """Stops the broker's clock and its work, as SIGSTOP does to a process; connections stay open."""
+        assert self._loop is not None, "the broker is not running"
+        if self._paused is None:
+            self._paused = threading.Event()
+            stopped = threading.Event()
+            self._loop.call_soon_threadsafe(_hold, stopped, self._paused)
+            stopped.wait()
+
+    def resume(self) -> None:
+        if self._paused is not None:
+            self._paused.set()
+            self._paused = None
+
+    def _end_loop(self) -> None:
+        assert self._loop is not None
+        assert self._thread is not None
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop = self._thread = None
@@ -138,24 +191,47 @@ class Broker:
         self._topics += 1
         return f"{stem}-{self._topics}"
 
-    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+    def call_soon(self, work: Callable[[], None]) -> None:
+        """Calls something on the broker's own loop, without waiting for it."""
+        assert self._loop is not None, "the broker is not running"
+        self._loop.call_soon_threadsafe(work)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int = -1,
+    ) -> str:
         """Creates a topic without a client; returns its name."""
-        from penstock.broker.context import RequestContext
-        from penstock.broker.handlers import create_topics
-        from penstock.wire.generated.create_topics import CreateTopicsRequest
+        from penstock.wire.generated.create_topics import CreateTopicsRequest, CreateTopicsResponse
 
         topic = CreateTopicsRequest.CreatableTopic(
             name=name,
             num_partitions=partitions,
-            replication_factor=-1,
+            replication_factor=replication_factor,
             configs=[CreateTopicsRequest.CreatableTopicConfig(key, value) for key, value in (config or {}).items()],
         )
-        context = RequestContext(api_key=CreateTopicsRequest.API_KEY, api_version=CreateTopicsRequest.MAX_VERSION)
-        response = self.run(create_topics.handle(self.node.broker, context, CreateTopicsRequest(topics=[topic])))
+        request = CreateTopicsRequest(topics=[topic])
+        response = self.run(self.node.broker.channel.send(request, CreateTopicsResponse, _REQUEST_TIMEOUT_MS))
         result = response.topics[0]
         if result.error_code:
             raise ValueError(f"topic {name!r} was not created: {result.error_message}")
         return name
+
+
+def _hold(stopped: threading.Event, until: threading.Event) -> None:
+    stopped.set()
+    until.wait()
+
+
+async def _abandon(node: Node) -> None:
+    await node.abandon()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

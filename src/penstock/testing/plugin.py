@@ -4,7 +4,8 @@
         producer = confluent_kafka.Producer({"bootstrap.servers": penstock_broker.bootstrap})
 
 `penstock_broker` is one broker for the whole run (start-up is milliseconds, but topics are cheaper still);
-`penstock_topic` is a fresh topic for each test. Nothing of Penstock is imported before a fixture is used.
+`penstock_topic` is a fresh topic for each test; `penstock_cluster` is three brokers, to be killed and cut off.
+Nothing of Penstock is imported before a fixture is used.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 
 if TYPE_CHECKING:
     from penstock.testing.broker import Broker
+    from penstock.testing.cluster import Cluster
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +36,15 @@ def penstock_fresh_broker() -> Iterator[Broker]:
 
     with Broker() as broker:
         yield broker
+
+
+@pytest.fixture
+def penstock_cluster() -> Iterator[Cluster]:
+    """Three brokers of its own, for tests of what happens when one is missing."""
+    from penstock.testing.cluster import Cluster
+
+    with Cluster(brokers=3) as cluster:
+        yield cluster
 
 
 @pytest.fixture
