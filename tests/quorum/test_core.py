@@ -8,7 +8,7 @@ from penstock.quorum.election_state import ElectionState, ReplicaKey
 from penstock.quorum.leader import Leader
 from penstock.quorum.roles import Candidate, Prospective, Resigned, Unattached
 from penstock.quorum.voters import VoterHistory, VoterSet
-from tests.quorum.log_model import Entry, LogModel
+from penstock.sim.quorum_log import Entry, LogModel
 
 ME = ReplicaKey(1, b"m" * 16)
 OTHERS = [ReplicaKey(2, b"n" * 16), ReplicaKey(3, b"o" * 16)]

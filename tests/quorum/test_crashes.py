@@ -13,7 +13,7 @@ from penstock.model.ports import SystemRng
 from penstock.quorum.core import Bundle, Quorum
 from penstock.quorum.election_state import ElectionState, ReplicaKey, decode_election_state, encode_election_state
 from penstock.quorum.voters import VoterHistory, VoterSet
-from tests.quorum.log_model import Entry, LogModel
+from penstock.sim.quorum_log import Entry, LogModel
 
 ME = ReplicaKey(1, b"m" * 16)
 

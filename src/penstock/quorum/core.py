@@ -203,7 +203,7 @@ class Quorum:
         """An answer. One that is not to the latest request to that node changes nothing (R11)."""
         if not self.is_latest(sender, correlation):
             return NOTHING
-        del self._latest[sender]
+        self._latest.pop(sender, None)
         role = self.role
         if not self.observe(response.epoch, response.leader_id, now_ms) or self.role is not role:
             following.hold_back(self, now_ms)  # it was not meant for what we are now
@@ -219,7 +219,7 @@ class Quorum:
         """No answer will come; `refused` when nobody listens at that address."""
         if not self.is_latest(to, correlation):
             return NOTHING
-        del self._latest[to]
+        self._latest.pop(to, None)
         role = self.role
         if isinstance(role, Follower):
             following.failed(self, role, refused, now_ms)
@@ -263,10 +263,19 @@ class Quorum:
         return True
 
     def become_unattached(self, epoch: int, now_ms: float) -> None:
+        """In a new epoch, or without the leader of this one.
+
+        Who was waiting to stand waits no longer for it: else a candidate that nobody can elect, trying again and
+        again, would keep those from standing who could be elected.
+        """
+        role = self.role
         self._leave()
         if epoch > self.epoch:
             self.election = ElectionState(epoch)
-        self.role = Unattached(epoch, now_ms + self.election_wait_ms())
+        deadline_ms = now_ms + self.election_wait_ms()
+        if isinstance(role, Unattached | Prospective):
+            deadline_ms = min(deadline_ms, role.deadline_ms)
+        self.role = Unattached(epoch, deadline_ms)
         self.role.next_probe_ms = now_ms + self.timeouts.begin_interval_ms
 
     def become_follower(self, epoch: int, leader_id: int, now_ms: float) -> None:

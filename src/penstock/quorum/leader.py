@@ -21,7 +21,7 @@ class Progress:
         self.end_offset = 0
         """Everything below is on its stable storage and equal to ours."""
         self.fetched_ms: float = -1
-        self.caught_up_ms: float = -1
+        self.caught_up_ms: float = float("-inf")
         """The last time at which it had everything that we had."""
         self.leader_end_offset = 0
         """Where our log ended when it last fetched."""

@@ -26,8 +26,7 @@ def add_voter(quorum: "Quorum", voter: Voter, now_ms: float) -> Refusal | None:
     if not _has_caught_up(quorum, role, voter.key, now_ms):
         reason = f"node {voter.key.id} does not follow the metadata log closely yet"
         return Refusal(ErrorCode.REQUEST_TIMED_OUT, reason)
-    quorum.append_voters(quorum.voters.with_voter(voter))
-    return None
+    return _change(quorum, role, quorum.voters.with_voter(voter), now_ms)
 
 
 def remove_voter(quorum: "Quorum", key: ReplicaKey, now_ms: float) -> Refusal | None:
@@ -39,8 +38,7 @@ def remove_voter(quorum: "Quorum", key: ReplicaKey, now_ms: float) -> Refusal | 
         return Refusal(ErrorCode.VOTER_NOT_FOUND, f"node {key.id} with this directory is not a voter")
     if len(quorum.voters) == 1:
         return Refusal(ErrorCode.INVALID_REQUEST, "the last voter cannot be removed")
-    quorum.append_voters(quorum.voters.without(key))
-    return None
+    return _change(quorum, role, quorum.voters.without(key), now_ms)
 
 
 def update_voter(quorum: "Quorum", voter: Voter, now_ms: float) -> Refusal | None:
@@ -51,9 +49,7 @@ def update_voter(quorum: "Quorum", voter: Voter, now_ms: float) -> Refusal | Non
     known = quorum.voters.by_id.get(voter.key.id)
     if known is None or known.key != voter.key:
         return Refusal(ErrorCode.VOTER_NOT_FOUND, f"node {voter.key.id} with this directory is not a voter")
-    if known != voter:
-        quorum.append_voters(quorum.voters.with_voter(voter))
-    return None
+    return None if known == voter else _change(quorum, role, quorum.voters.with_voter(voter), now_ms)
 
 
 def pin_voters(quorum: "Quorum", role: Leader) -> None:
@@ -85,6 +81,14 @@ def _leader_that_may_change(quorum: "Quorum") -> Leader | Refusal:
     if not quorum.voters.is_pinned:
         return Refusal(ErrorCode.REQUEST_TIMED_OUT, "not every voter of the first start has been seen yet")
     return role
+
+
+def _change(quorum: "Quorum", role: Leader, voters: VoterSet, now_ms: float) -> Refusal | None:
+    """Not if a majority of the new voters is silent: the leader would lose its quorum by its own hand."""
+    if now_ms >= role.quorum_lost_at_ms(quorum.local, voters, quorum.timeouts):
+        return Refusal(ErrorCode.REQUEST_TIMED_OUT, "too few of the voters that would be left follow the leader")
+    quorum.append_voters(voters)
+    return None
 
 
 def _has_caught_up(quorum: "Quorum", role: Leader, key: ReplicaKey, now_ms: float) -> bool:

@@ -57,8 +57,10 @@ def _grants(quorum: "Quorum", request: VoteRequest, now_ms: float) -> bool:
     if not is_fresh(quorum, request):
         return False
     quorum.election = election._replace(voted=request.candidate)
-    if isinstance(quorum.role, Unattached | Prospective):
-        quorum.become_unattached(quorum.epoch, now_ms)  # gives the candidate time
+    if isinstance(quorum.role, Prospective):
+        quorum.become_unattached(quorum.epoch, now_ms)
+    if isinstance(quorum.role, Unattached):
+        quorum.role.deadline_ms = now_ms + quorum.election_wait_ms()  # gives the candidate time
     return True
 
 
