@@ -237,10 +237,19 @@ class _Recovery:
         self.start_offset = start_offset
         self.recovery_point = log.directory.recovery_points.get(log.name, 0)
         epochs = _read_epochs(log)
+        if epochs is not None and epochs.entries() and epochs.entries()[0][1] > self._first_offset():
+            epochs = None  # records were deleted, and only the epochs remember it: the log start was not durable
         if epochs is None:
             self.recovery_point = 0  # walk everything to learn the epochs again
         self.epochs = epochs or LeaderEpochs()
         self.dense = not log.config.is_compacted and log.name not in log.directory.cleaned_offsets
+
+    def _first_offset(self) -> int:
+        """Where the log's records begin; compaction may have left less than the log start promises."""
+        file = self.disk.open(self.segments[0].path + ".log", writable=False)
+        head = file.read_at(0, 8)
+        file.close()
+        return max(self.start_offset, int.from_bytes(head, "big", signed=True) if len(head) == 8 else 0)
 
     def run(self) -> LoadedLog:
         first = self._first_to_walk()

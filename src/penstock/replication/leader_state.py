@@ -5,12 +5,13 @@ Pure: no log, no clock, no network. Hard rules:
   was proposed to it for as long as the answer is not known (P3). A time-out is no answer.
 - A replica counts with what it has fetched in this leader epoch, never with what it had before (P4).
 - Nothing is proposed while a proposal is out (P5), and an answer to another proposal changes nothing.
+- What was accepted counts when committed metadata says so, not before: it carries the settings of its time along.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.metadata.partition import PartitionImage
+from penstock.metadata.partition import RECOVERING, PartitionImage
 from penstock.model.errors import ErrorCode
 
 UNKNOWN_OFFSET = -1
@@ -47,7 +48,6 @@ class IsrAnswer(NamedTuple):
     error: ErrorCode
     leader_epoch: int = -1
     partition_epoch: int = -1
-    isr: frozenset[int] = frozenset()
 
 
 class ReplicaProgress:
@@ -97,6 +97,7 @@ class LeaderState:
         "_now_ms",
         "broker_id",
         "epoch_start_offset",
+        "is_recovering",
         "isr",
         "leader_epoch",
         "maximal_isr",
@@ -122,6 +123,8 @@ class LeaderState:
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
         self.isr = frozenset(state.isr)
+        self.is_recovering = state.leader_recovery_state == RECOVERING
+        """Elected uncleanly: the controller is to be told first that this log is all there is now."""
         self.pending: IsrProposal | None = None
         self.maximal_isr = self.isr
         """Always `isr` joined with the pending proposal's."""
@@ -143,6 +146,7 @@ class LeaderState:
             return False
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
+        self.is_recovering = state.leader_recovery_state == RECOVERING
         self._commit(frozenset(state.isr))
         self._follow_replicas(state, now_ms)
         return True
@@ -225,7 +229,7 @@ class LeaderState:
     def plan_expand(self, replica_id: int, high_watermark: int) -> IsrProposal | None:
         """What to propose so that this follower joins; None when it may not or must wait. (P5)"""
         progress = self.progress.get(replica_id)
-        if progress is None or replica_id in self.maximal_isr or self.pending is not None:
+        if progress is None or replica_id in self.maximal_isr or self.pending is not None or self.is_recovering:
             return None
         if progress.end_offset < high_watermark or progress.end_offset < self.epoch_start_offset:
             return None
@@ -247,6 +251,10 @@ class LeaderState:
         }
         return self._propose(self.isr - behind) if behind else None
 
+    def plan_recovered(self) -> IsrProposal | None:
+        """After an unclean election: the same in-sync set, this leader alone, now recovered."""
+        return self._propose(self.isr) if self.is_recovering and self.pending is None else None
+
     def _propose(self, isr: frozenset[int]) -> IsrProposal:
         self.pending = IsrProposal(isr, self.leader_epoch, self.partition_epoch)
         self.maximal_isr = self.isr | isr
@@ -259,16 +267,15 @@ class LeaderState:
         """
         if self.pending is not proposal:
             return False
+        if answer.error is ErrorCode.NONE:
+            unchanged = (answer.leader_epoch, answer.partition_epoch) == (self.leader_epoch, self.partition_epoch)
+            if unchanged:  # it was so already
+                self._commit(self.isr)
+            return False
         if answer.error in _NOT_MADE:
             self._commit(self.isr)
-        elif answer.error is ErrorCode.NONE:
-            if answer.leader_epoch != self.leader_epoch or answer.partition_epoch < self.partition_epoch:
-                return False  # about another leadership or an older state; metadata will tell
-            self.partition_epoch = answer.partition_epoch
-            self._commit(answer.isr)
-        else:
-            return answer.error not in _WAIT_FOR_METADATA
-        return False
+            return False
+        return answer.error not in _WAIT_FOR_METADATA
 
     def broker_epoch_of(self, replica: int) -> int:
         """The incarnation that fetched last; −1 when none has in this leader epoch."""

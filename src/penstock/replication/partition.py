@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.log.appending import AppendResult
 from penstock.log.partition_log import PartitionLog
-from penstock.metadata.partition import PartitionImage
+from penstock.metadata.partition import NO_LEADER, PartitionImage
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.net.outbox import FileRange
 from penstock.records.markers import build_end_marker
@@ -71,7 +71,7 @@ class Partition:
     def __init__(
         self, topic: str, index: int, topic_id: bytes, log: PartitionLog, leader_epoch: int, *, alone: bool = True
     ) -> None:
-        """Leads, and where `alone` is false waits for `become_leader` or `become_follower` to say what it is."""
+        """Leads where it is `alone`; otherwise follows nobody until `become_leader` or `become_follower` is called."""
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
@@ -79,7 +79,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.leader_state: LeaderState | None = None
         """None for a follower, and for a leader that is the only replica."""
-        self.follower: FollowerState | None = None
+        self.follower: FollowerState | None = None if alone else FollowerState(NO_LEADER, leader_epoch)
         # Never above what the log holds, never below what a consumer has seen.
         self.high_watermark = log.counted_end_offset if alone else max(log.high_watermark, log.log_start_offset)
         self._rules: LeaderRules | None = None
@@ -119,6 +119,7 @@ class Partition:
                 rules.broker_id, state, start, rules.min_isr, rules.lag_max_ms, rules.eligible, now_ms
             )
         self._written()
+        self._propose(self.leader_state.plan_recovered() if self.leader_state is not None else None)
         self._wake_all()
 
     def become_follower(self, leader_id: int, leader_epoch: int) -> None:
@@ -315,7 +316,7 @@ class Partition:
         """Called by the clock: followers that stay behind for too long leave the in-sync set."""
         state = self.leader_state
         if state is not None:
-            self._propose(state.plan_shrink(self.log.end_offset, now_ms))
+            self._propose(state.plan_recovered() or state.plan_shrink(self.log.end_offset, now_ms))
 
     def _propose(self, proposal: IsrProposal | None) -> None:
         if proposal is not None and self._rules is not None:

@@ -1,0 +1,1 @@
+"""Replicated partitions: leader and follower state, a model cluster, brokers joined by fakes."""
