@@ -120,6 +120,20 @@ def check_marker(partition: Partition, marker: EndMarker) -> Refusal | None:
     return None
 
 
+class _Retry:
+    """A marker that is tried again when its time has come, or sooner."""
+
+    __slots__ = ("attempts", "led", "order", "timer", "where")
+
+    timer: asyncio.TimerHandle
+
+    def __init__(self, led: LedTransactions, order: WriteMarkers, where: TopicPartition, attempts: int) -> None:
+        self.led = led
+        self.order = order
+        self.where = where
+        self.attempts = attempts
+
+
 class MarkerSender:
     """Carries out the orders of all shards."""
 
@@ -129,8 +143,7 @@ class MarkerSender:
         """`report` is called once for each partition of an order, unless its shard is closed."""
         self._target = target
         self._report = report
-        # What is tried again when its time has come, or sooner.
-        self._retries: dict[asyncio.TimerHandle, tuple[LedTransactions, WriteMarkers, TopicPartition]] = {}
+        self._retries: dict[_Retry, None] = {}  # in the order in which they were refused
 
     def carry_out(self, led: LedTransactions, order: WriteMarkers) -> None:
         for where in order.partitions:
@@ -138,17 +151,15 @@ class MarkerSender:
 
     def stop(self) -> None:
         for retry in self._retries:
-            retry.cancel()
+            retry.timer.cancel()
         self._retries.clear()
 
     def hurry(self, topics: Container[str]) -> None:
         """The image says something new of these topics: whatever waits to be tried again there need not wait."""
-        for retry, (led, order, where) in list(self._retries.items()):
-            if where.topic in topics:
-                retry.cancel()
-                del self._retries[retry]
-                if not led.closed:
-                    self._send(led, order, where, 0)
+        for retry in [retry for retry in self._retries if retry.where.topic in topics]:
+            retry.timer.cancel()
+            retry.attempts = 0
+            self._try_again(retry)
 
     def _send(self, led: LedTransactions, order: WriteMarkers, where: TopicPartition, attempts: int) -> None:
         marker = EndMarker(
@@ -185,11 +196,11 @@ class MarkerSender:
                 error.message,
             )
         delay = min(_RETRY_SECONDS * attempts, _MAX_RETRY_SECONDS)
+        retry = _Retry(led, order, where, attempts)
+        retry.timer = asyncio.get_running_loop().call_later(delay, self._try_again, retry)
+        self._retries[retry] = None
 
-        def again() -> None:
-            del self._retries[handle]
-            if not led.closed:
-                self._send(led, order, where, attempts)
-
-        handle = asyncio.get_running_loop().call_later(delay, again)
-        self._retries[handle] = (led, order, where)
+    def _try_again(self, retry: _Retry) -> None:
+        self._retries.pop(retry, None)
+        if not retry.led.closed:
+            self._send(retry.led, retry.order, retry.where, retry.attempts)

@@ -17,8 +17,12 @@ def check_claim(state: TransactionState | None, claim: Identity) -> ErrorCode:
     client = state.client_identity
     if claim.producer_id != client.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    # An epoch past the last is nobody's: it was only ever used to shut somebody out.
-    return ErrorCode.NONE if claim == client and claim.epoch <= LAST_EPOCH else ErrorCode.PRODUCER_FENCED
+    if claim.epoch > LAST_EPOCH:
+        return ErrorCode.PRODUCER_FENCED  # nobody's: it was only ever used to shut somebody out
+    if claim.epoch > client.epoch:
+        # Another coordinator gave that out: this one has been replaced and has not heard of it yet.
+        return ErrorCode.NOT_COORDINATOR
+    return ErrorCode.NONE if claim == client else ErrorCode.PRODUCER_FENCED
 
 
 def repeats_end(state: TransactionState | None, claim: Identity) -> bool:
