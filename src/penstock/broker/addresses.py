@@ -32,11 +32,23 @@ def endpoint_of(broker: "Broker", context: "RequestContext", which: BrokerImage)
 def reachable_brokers(broker: "Broker", context: "RequestContext") -> list[tuple[BrokerImage, Endpoint]]:
     """Brokers that serve and that this client can be sent to, by id."""
     found = []
-    for which in broker.image.usable_brokers():
-        endpoint = endpoint_of(broker, context, which)
+    for which in sorted(broker.image.brokers.values()):
+        endpoint = None if which.fenced else endpoint_of(broker, context, which)
         if endpoint is not None:
             found.append((which, endpoint))
     return found
+
+
+def controller_for(broker: "Broker", brokers: list[tuple[BrokerImage, Endpoint]]) -> int:
+    """Whom a client should ask to change the cluster: the active controller where it is one of these brokers.
+
+    Otherwise any of them: each forwards. -1 when there is none.
+    """
+    ids = [which.id for which, _ in brokers]
+    for choice in (broker.driver.leader_id, broker.node_id):
+        if choice in ids:
+            return choice
+    return ids[0] if ids else -1
 
 
 def peer_address(broker: "Broker", broker_id: int) -> tuple[str, int] | None:

@@ -29,7 +29,7 @@ from penstock.broker.router import Router
 from penstock.broker.transaction_driver import TransactionService
 from penstock.broker.transaction_marker_routes import RoutedMarkers
 from penstock.broker.transaction_markers import LocalMarkers
-from penstock.broker.transaction_producer_ids import SpareProducerIds
+from penstock.broker.transaction_producer_ids import ProducerIdBlocks, SpareProducerIds, allocate_over
 from penstock.broker.transaction_routes import TransactionRoutes
 from penstock.log.config import LogConfig
 from penstock.log.directory import LogDirectory
@@ -86,6 +86,7 @@ class Broker:
         self.fetch_sessions = FetchSessionCache(self.settings.max_incremental_fetch_session_cache_slots, rng)
         self.reachability = ReachabilityWatch()
         self.groups = GroupService(self.settings, self.node_id, clock, rng, pool, self._open_coordinator_partition)
+        self.producer_ids = ProducerIdBlocks(allocate_over(self.channel, self.node_id, lambda: self.broker_epoch))
         self.markers = LocalMarkers(self.partitions, self.groups, clock)
         routed_markers = RoutedMarkers(self.node_id, lambda: driver.image, self.markers, self.ask_broker)
         self.transactions = TransactionService(
@@ -95,7 +96,7 @@ class Broker:
             pool,
             self._open_coordinator_partition,
             routed_markers,
-            SpareProducerIds(self.controller.next_producer_id),
+            SpareProducerIds(self.producer_ids.next_producer_id),
         )
         self.transaction_routes = TransactionRoutes(
             self.node_id, lambda: driver.image, lambda: self.settings, self.transactions, self.ask_broker
@@ -110,6 +111,7 @@ class Broker:
         driver.add_listener(self.transactions.on_metadata)
         driver.add_listener(self.transaction_routes.on_metadata)
         driver.add_listener(self.image_watch.on_metadata)
+        driver.add_leadership_listener(self.probes.term_began)
 
     @property
     def settings(self) -> BrokerSettings:
@@ -125,6 +127,12 @@ class Broker:
     def image(self) -> MetadataImage:
         """Committed metadata."""
         return self.driver.image
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of this broker's registration as committed metadata has it; −1 when it has none."""
+        registered = self.image.brokers.get(self.node_id)
+        return registered.epoch if registered is not None else -1
 
     def connection_closed(self, connection: Connection) -> None:
         self.fetch.connection_closed(connection)

@@ -32,6 +32,13 @@ class BrokerProbes:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def term_began(self, is_active: bool) -> None:
+        """A new controller has no connections yet that could be lost: it looks after everybody."""
+        if is_active:
+            for which in self._broker.image.brokers.values():
+                if which.id != self._broker.node_id:
+                    self.connection_lost(which.id, which.epoch)
+
     async def stop(self) -> None:
         tasks = list(self._tasks)
         for task in tasks:

@@ -17,10 +17,8 @@ from penstock.controller.brokers import Registration
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.metadata.listeners import Listener
 from penstock.model.errors import ErrorCode, Refusal, describe_error
-from penstock.wire.apis import ApiKey
 from penstock.wire.generated.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from penstock.wire.generated.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
-from penstock.wire.served import SERVED
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -69,8 +67,7 @@ class Lifecycle:
         """Returns when this broker is registered, unfenced and knows it. Raises `RegistrationRefused`."""
         broker = self._broker
         await self._find_controller()
-        reportable = broker.static_settings.controller_listener_set and ApiKey.BROKER_HEARTBEAT in SERVED
-        if self._is_alone and not reportable:
+        if self._is_alone and not broker.static_settings.controller_listener_set:
             broker.epoch = await self._register_alone()
             self.is_fenced = False
             return

@@ -57,7 +57,7 @@ def _new_topic(broker: "Broker", name: str) -> NewTopic:
     else:
         return NewTopic(name, -1, -1)
     configs = {"cleanup.policy": "compact", **own}
-    brokers = len(broker.image.brokers)
+    brokers = len(broker.image.usable_brokers())  # the controller adds replicas when more come
     return NewTopic(
         name, partitions, max(1, min(factor, brokers)), configs=[Config(key, value) for key, value in configs.items()]
     )

@@ -191,8 +191,10 @@ class Node:
             await broker.lifecycle.hand_over()
         server.stop_listening(self._client_listeners)
         await self._stop_working()
+        await broker.probes.stop()
         await server.drain(_DRAIN_SECONDS, self._client_listeners)
         await server.close(self._client_listeners)
+        await broker.controller_clock.stop()
         await self._driver.stop()
         await server.close()
         await self._logs.stop()
@@ -215,6 +217,8 @@ class Node:
     async def abandon(self) -> None:
         """Ends the node as a crash would: nothing is finished, nothing is written. For tests."""
         self._server.stop_listening()
+        await self.broker.probes.stop()
+        await self.broker.controller_clock.stop()
         if self.broker.lifecycle is not None:
             await self.broker.lifecycle.stop()
         if self._housekeeping is not None:

@@ -61,7 +61,7 @@ def _names(broker: "Broker", request: DescribeTopicPartitionsRequest) -> list[st
 
 
 def _describe(broker: "Broker", context: "RequestContext", topic: TopicImage, start: int, end: int) -> Topic:
-    alive = {which.id for which in broker.image.usable_brokers()}
+    alive = {which.id for which in broker.image.brokers.values() if not which.fenced}
     return Topic(
         name=topic.name,
         topic_id=topic.id,

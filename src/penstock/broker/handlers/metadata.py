@@ -3,13 +3,15 @@
 v0: an empty list means all topics. v1+: null means all. v4: the client says whether missing topics are to be created
 (KIP-204). v8–10: authorised operations (KIP-430). v10: topic ids (KIP-516). v12: topics by id. v13: top-level error.
 A topic that is created on demand is answered as existing: its creation is committed before the answer leaves.
+Fenced brokers are not told, and a partition that one of them leads has no leader for the client. A leader without a
+listener of the client's is LISTENER_NOT_FOUND from v6 on.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.broker.addresses import Endpoint, reachable_brokers
+from penstock.broker.addresses import Endpoint, controller_for, reachable_brokers
 from penstock.broker.topic_creation import create_on_demand
 from penstock.controller.topic_names import check_topic_name
 from penstock.metadata.image import BrokerImage, TopicImage
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 Topic = MetadataResponse.MetadataResponseTopic
 Partition = MetadataResponse.MetadataResponsePartition
 _PARTITIONS_PER_TURN = 2_000
+_NO_LEADER = -1
 
 
 async def handle(broker: "Broker", context: "RequestContext", request: MetadataRequest) -> MetadataResponse:
@@ -42,7 +45,7 @@ async def handle(broker: "Broker", context: "RequestContext", request: MetadataR
             MetadataResponse.MetadataResponseBroker(which.id, at.host, at.port, which.rack) for which, at in brokers
         ],
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=controller_for(broker, brokers),
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
@@ -149,8 +152,9 @@ class _Describer:
         self._gate = broker.gate
         self._context = context
         self._with_operations = request.include_topic_authorized_operations
-        self._alive = {which.id for which in broker.image.usable_brokers()}
-        self._states: dict[PartitionImage, tuple[ErrorCode, list[int], list[int], list[int]]] = {}
+        self._unfenced = {which.id for which in broker.image.brokers.values() if not which.fenced}
+        self._reachable = {which.id for which, _ in reachable_brokers(broker, context)}
+        self._states: dict[PartitionImage, tuple[ErrorCode, int, list[int], list[int], list[int]]] = {}
 
     def describe(self, topic: TopicImage) -> Topic:
         described = Topic(
@@ -168,9 +172,13 @@ class _Describer:
     def _partition(self, number: int, state: PartitionImage) -> Partition:
         known = self._states.get(state)
         if known is None:
-            alive = self._alive
-            code = ErrorCode.NONE if state.leader in alive else ErrorCode.LEADER_NOT_AVAILABLE
-            offline = [replica for replica in state.replicas if replica not in alive]
-            self._states[state] = known = (code, list(state.replicas), list(state.isr), offline)
-        code, replicas, isr, offline = known
-        return Partition(code, number, state.leader, state.leader_epoch, replicas, isr, offline)
+            reachable = self._reachable
+            code, leader = ErrorCode.NONE, state.leader
+            if leader not in reachable:
+                lacks_listener = leader in self._unfenced and self._context.api_version >= 6
+                code = ErrorCode.LISTENER_NOT_FOUND if lacks_listener else ErrorCode.LEADER_NOT_AVAILABLE
+                leader = _NO_LEADER
+            offline = [replica for replica in state.replicas if replica not in reachable]
+            self._states[state] = known = (code, leader, list(state.replicas), list(state.isr), offline)
+        code, leader, replicas, isr, offline = known
+        return Partition(code, number, leader, state.leader_epoch, replicas, isr, offline)
