@@ -1,6 +1,5 @@
-"""A transactional producer that asks again for as long as it takes, and remembers what it did and what it was told."""
+"""A transactional producer that asks again for as long as it takes, and remembers what it did and was told."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from penstock.wire.generated.offset_fetch import OffsetFetchRequest
 from penstock.wire.generated.produce import ProduceRequest
 from penstock.wire.generated.txn_offset_commit import TxnOffsetCommitRequest
 from penstock.wire.struct import ApiMessage
-from tests.transactions_cluster.world import TOPIC, TOPICS, Lost, World
+from tests.transactions_cluster.world import TOPIC, TOPICS, Lost, World, passes
 
 AGAIN = frozenset(
     {
@@ -60,7 +59,7 @@ async def asked(
                 return answer
         except Lost:
             pass
-        await asyncio.sleep(world.random.uniform(0.005, 0.05))
+        await passes(world.random.uniform(0.005, 0.05))
 
 
 def coordinator(topic: str, name: str) -> TopicPartition:

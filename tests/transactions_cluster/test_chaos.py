@@ -11,7 +11,7 @@ from penstock.records.batch import iter_headers
 from penstock.records.markers import read_end_marker
 from penstock.records.reader import read_records
 from tests.transactions_cluster.producers import Broken, Producer, group_offset
-from tests.transactions_cluster.world import BROKERS, TOPIC, TOPICS, World, run
+from tests.transactions_cluster.world import BROKERS, TOPIC, TOPICS, World, passes, run
 
 SEEDS = 25
 PRODUCERS = 4
@@ -36,12 +36,12 @@ async def live(producer: Producer, dice: random.Random) -> None:
                 await producer.end(dice.random() < 0.7)
         except Broken:
             await producer.init()
-        await asyncio.sleep(dice.uniform(0, 0.5))
+        await passes(dice.uniform(0, 0.5))
 
 
 async def disturb(world: World, dice: random.Random) -> None:
     while True:
-        await asyncio.sleep(dice.expovariate(2.0))
+        await passes(dice.expovariate(2.0))
         alive = [node_id for node_id in BROKERS if world.nodes[node_id].alive]
         if dice.random() < 0.75:
             world.elect(dice.choice(list(world.logs)), dice.choice(alive))
@@ -103,7 +103,7 @@ async def chaos(world: World, seed: int) -> None:
     disturbing.cancel()
     world.heal()
     while not is_settled(world) or world.has_late_requests:
-        await asyncio.sleep(0.1)
+        await passes(0.1)
     await check(world, producers)
 
 

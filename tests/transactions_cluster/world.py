@@ -74,6 +74,11 @@ _HANDLERS: dict[int, Any] = {
 }
 
 
+async def passes(seconds: float) -> None:
+    """Virtual time goes by: the loop jumps over it."""
+    await asyncio.sleep(seconds)
+
+
 class Lost(Exception):
     """No answer came; what was asked may or may not have been done."""
 
@@ -136,7 +141,7 @@ class Node:
         self.markers = LocalMarkers(table, self.groups, self.clock)
         self.routed = RoutedMarkers(node_id, lambda: self.image, self.markers, self.ask)
         ids = SpareProducerIds(world.next_producer_id)
-        self.controller = SimpleNamespace(next_producer_id=world.next_producer_id)
+        self.producer_ids = SimpleNamespace(next_producer_id=world.next_producer_id)
         self.transactions = TransactionService(
             lambda: self.settings, node_id, self.clock, None, self._open, self.routed, ids
         )
@@ -334,7 +339,7 @@ class World:
     async def carry(self, node_id: int, request: ApiMessage, version: int, timeout_s: float = 5.0) -> Any:
         """The answer of a broker. Raises `Lost`: the request did not arrive, the answer did not, or it is late."""
         node = self.nodes[node_id]
-        await asyncio.sleep(self.random.uniform(0.0001, 0.002))
+        await passes(self.random.uniform(0.0001, 0.002))
         chance = self.random.random() if self.faults else 1.0
         if not node.alive or chance < 0.03:
             raise Lost("the request did not arrive")
@@ -356,7 +361,7 @@ class World:
 
     def _deliver_later(self, node: Node, request: ApiMessage, version: int) -> None:
         async def later() -> None:
-            await asyncio.sleep(self.random.uniform(0.1, 3))
+            await passes(self.random.uniform(0.1, 3))
             if node.alive:
                 await node.handle(request, version)
 

@@ -23,7 +23,7 @@ async def handle(
         return await _transactional(broker, context, request, request.transactional_id)
     if not broker.gate.allows_cluster(context, Operation.IDEMPOTENT_WRITE):
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    producer_id = await broker.controller.next_producer_id()
+    producer_id = await broker.producer_ids.next_producer_id()
     if isinstance(producer_id, Refusal):
         return _refused(producer_id.code)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
