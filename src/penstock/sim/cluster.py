@@ -12,7 +12,7 @@ from typing import NamedTuple
 from penstock.sim.checkers import check_history
 from penstock.sim.checks import Law
 from penstock.sim.clients import Client, ConsumingClient, ProducingClient, TransactionalClient, read_all
-from penstock.sim.faults import FaultRates, Faults, draw_rates
+from penstock.sim.faults import KINDS, FaultRates, Faults, draw_rates
 from penstock.sim.history import History, Send, TopicPartition
 from penstock.sim.machine import Machine
 from penstock.sim.world import World, WorldFailed
@@ -158,12 +158,16 @@ class Cluster:
                 self.history.add(final)
 
 
-def run_seed(seed: int, nodes: int = 1, *, keep: int = 0, sink: Sink | None = None) -> Result:
-    """Runs one seed to its end. Raises what is wrong with it."""
+def run_seed(
+    seed: int, nodes: int = 1, *, kinds: tuple[str, ...] = KINDS, keep: int = 0, sink: Sink | None = None
+) -> Result:
+    """Runs one seed to its end. Raises what is wrong with it. `kinds` of faults other than all make other worlds."""
     chance = random.Random(f"{seed}:shape")
     world = World(seed, keep=keep, sink=sink)
     world.network.split_rate = chance.choice((0.0, 0.0, 0.1))
-    cluster = Cluster(world, draw_shape(chance, nodes), draw_rates(chance, nodes))
+    cluster = Cluster(world, draw_shape(chance, nodes), draw_rates(chance, nodes, kinds))
+    for machine in world.machines.values():
+        machine.disk.flips_bits = True
     world.run(cluster.run(), 600)
     acknowledged = sum(isinstance(event, Send) and event.offset >= 0 for event in cluster.history.events)
     faults = sum(cluster.faults.counts.values())

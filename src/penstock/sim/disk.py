@@ -2,7 +2,7 @@
 
 Content is durable only after `DiskFile.sync`, names only after `sync_dir`. `crash` forgets the rest in one of
 three ways, chosen by the seed: all of it; all behind a random point; or page by page, each unsynced page of 4 KB
-kept, dropped or torn. Directory operations survive as a prefix of the order in which they were made, as a
+kept, dropped, torn or (if so asked) with a bit flipped. Directory operations survive as a prefix of the order in which they were made, as a
 journalling file system replays them; a rename is atomic. Full disks, failing or slow syncs and flipped bits are
 switched on by the test. Everything follows from the seed and the order of calls.
 """
@@ -146,6 +146,8 @@ class CrashingDisk:
         """Writes beyond it are cut short and then refused with ENOSPC."""
         self.refusals = 0
         """Operations refused so far, for want of room or by an error that was switched on."""
+        self.flips_bits = False
+        """Pages that were being written when the power went may come back with a bit flipped."""
         self.sync_error: int | None = None
         """The errno with which syncs fail from now on; their content stays volatile."""
         self.write_error: int | None = None
@@ -333,9 +335,13 @@ class CrashingDisk:
         for start in range(0, size, PAGE_BYTES):
             end = min(start + PAGE_BYTES, size)
             before, after = (page[start:end].ljust(end - start, b"\0") for page in (old, new))
-            fate = self._random.choice(("kept", "dropped", "torn"))
-            if fate == "kept":
+            fate = self._random.choice(("kept", "dropped", "torn", "flipped")[: 4 if self.flips_bits else 3])
+            if fate == "kept" or (fate == "flipped" and before == after):
                 out += after
+            elif fate == "flipped":
+                flipped = bytearray(after)
+                flipped[self._random.randrange(len(flipped))] ^= 1 << self._random.randrange(8)
+                out += flipped
             elif fate == "dropped":
                 out += before
             else:

@@ -52,7 +52,8 @@ class FaultRates:
 
 
 def draw_rates(chance: random.Random, machines: int, kinds: tuple[str, ...] = KINDS) -> FaultRates:
-    rates = {kind: 10 ** chance.uniform(-1.5, 0.0) for kind in kinds if chance.random() < 0.4}
+    chosen = 0.4 if len(kinds) > 3 else 0.8
+    rates = {kind: 10 ** chance.uniform(-1.5, 0.0) for kind in kinds if chance.random() < chosen}
     if machines == 1:
         max_down = 1
     else:

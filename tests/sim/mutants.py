@@ -1,0 +1,135 @@
+"""Bugs put into the real code on purpose. A simulator that does not find them proves little.
+
+Each has a name, the rule it breaks, the kinds of fault it takes, and a budget of seeds within which it has to be
+found. `ELSEWHERE` lists those that other rooms keep for their own, faster worlds.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from penstock.log.partition_log import PartitionLog
+from penstock.log.producers import ProducerStates
+from penstock.replication.partition import Partition
+
+POWER = ("power_loss", "power_loss_in_operation", "power_loss_of_all")
+
+
+class Mutant(NamedTuple):
+    name: str
+    rule: str
+    nodes: int
+    seeds: int
+    """Found within that many seeds."""
+    kinds: tuple[str, ...]
+    put_in: Callable[[pytest.MonkeyPatch], None]
+
+
+def _count_unsynced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionLog, "counted_end_offset", property(lambda log: log.end_offset))
+
+
+def _small_files_unsynced(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker import metadata_store
+    from penstock.log import sync
+
+    def write(disk: Any, path: str, content: bytes) -> None:
+        file = disk.open(path + ".tmp", create=True)
+        file.truncate(0)
+        file.write_at(0, (content,))
+        disk.rename(path + ".tmp", path)
+
+    patch.setattr(metadata_store, "write_atomically", write)
+    patch.setattr(sync, "write_atomically", write)
+
+
+def _names_unsynced(patch: pytest.MonkeyPatch) -> None:
+    from penstock.log.sync import SyncPlan
+
+    run = SyncPlan.run
+
+    def without_names(plan: SyncPlan, disk: Any) -> None:
+        plan.directories = []
+        run(plan, disk)
+
+    patch.setattr(SyncPlan, "run", without_names)
+
+
+def _late_bytes_count_as_synced(patch: pytest.MonkeyPatch) -> None:
+    complete = PartitionLog.complete_sync
+
+    def complete_all(log: PartitionLog, plan: Any) -> None:
+        plan.end_offset = log.end_offset
+        complete(log, plan)
+
+    patch.setattr(PartitionLog, "complete_sync", complete_all)
+
+
+def _repeated_batches_appended(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProducerStates, "check", lambda *_: None)
+
+
+def _readers_see_all(patch: pytest.MonkeyPatch) -> None:
+    read = PartitionLog.read
+
+    def read_all(log: PartitionLog, offset: int, max_bytes: int, end_offset: int, min_one: bool = True) -> Any:
+        return read(log, offset, max_bytes, log.end_offset, min_one)
+
+    patch.setattr(PartitionLog, "read", read_all)
+
+
+def _commits_answered_at_once(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker.group_partition import LedPartition
+    from penstock.model.errors import ErrorCode
+
+    patch.setattr(LedPartition, "when_committed", lambda self, end_offset, callback: callback(ErrorCode.NONE))
+
+
+def _open_transactions_shown(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionLog, "last_stable_offset", lambda log, high_watermark: high_watermark)
+
+
+def _aborted_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionLog, "aborted_transactions", lambda *_: [])
+
+
+def _crc_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    from penstock.log import scan
+
+    patch.setattr(scan, "crc_is_valid", lambda *_: True)
+
+
+def _producers_forgotten_at_restart(patch: pytest.MonkeyPatch) -> None:
+    from penstock.log.recovery import LoadedLog
+
+    def init(self: LoadedLog, segments: Any, start: int, end: int, epochs: Any, producers: Any) -> None:
+        original(self, segments, start, end, epochs, ProducerStates())
+
+    original = LoadedLog.__init__
+    patch.setattr(LoadedLog, "__init__", init)
+
+
+def _watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
+    advance = Partition._advance
+
+    def back(partition: Partition, high_watermark: int) -> None:
+        advance(partition, high_watermark - (1 if high_watermark % 7 == 0 else 0))
+
+    patch.setattr(Partition, "_advance", back)
+
+
+MUTANTS = (
+    Mutant("acknowledged-before-fsync", "P4/R10", 1, 20, POWER, _count_unsynced),
+    Mutant("small-files-not-synced", "R3", 1, 10, POWER, _small_files_unsynced),
+    Mutant("names-not-synced", "P13", 1, 10, POWER, _names_unsynced),
+    Mutant("late-bytes-count-as-synced", "P13", 1, 150, ("power_loss", "slow_disk"), _late_bytes_count_as_synced),
+    Mutant("repeated-batches-appended", "P15", 1, 30, ("break_connections", "kill"), _repeated_batches_appended),
+    Mutant("producers-forgotten-at-restart", "P15", 1, 60, ("kill", "slow_disk"), _producers_forgotten_at_restart),
+    Mutant("readers-see-uncommitted", "P12", 1, 20, (*POWER, "slow_disk"), _readers_see_all),
+    Mutant("commits-answered-at-once", "P18", 1, 150, POWER, _commits_answered_at_once),
+    Mutant("open-transactions-shown", "G1a", 1, 30, (), _open_transactions_shown),
+    Mutant("aborted-transactions-shown", "G1a", 1, 20, (), _aborted_forgotten),
+    Mutant("crc-not-looked-at", "P11", 1, 150, POWER, _crc_not_looked_at),
+    Mutant("watermark-goes-back", "P6", 1, 10, (), _watermark_goes_back),
+)

@@ -1,0 +1,39 @@
+"""Every mutant is found within its budget of seeds; the quick ones with every run of the tests."""
+
+import pytest
+
+from penstock.sim.cluster import run_seed
+from tests.sim.mutants import MUTANTS, Mutant
+
+pytest.importorskip("aiokafka")
+
+QUICK_SEEDS = 20
+
+
+def find(mutant: Mutant) -> str | None:
+    """What gives it away; None when nothing does within its budget."""
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.put_in(patch)
+        for seed in range(mutant.seeds):
+            try:
+                run_seed(seed, mutant.nodes, kinds=mutant.kinds)
+            except Exception as error:  # whatever is wrong with the world, the mutant did it
+                return f"seed {seed}: {type(error).__name__}: {error}"
+    return None
+
+
+@pytest.mark.parametrize(
+    "mutant", [each for each in MUTANTS if each.seeds <= QUICK_SEEDS], ids=lambda each: each.name
+)
+def test_a_mutant_is_found(mutant: Mutant) -> None:
+    found = find(mutant)
+    print(f"{mutant.name}: {found}")
+    assert found is not None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.seeds > QUICK_SEEDS], ids=lambda each: each.name)
+def test_a_mutant_is_found_in_time(mutant: Mutant) -> None:
+    found = find(mutant)
+    print(f"{mutant.name}: {found}")
+    assert found is not None
