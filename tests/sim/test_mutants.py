@@ -7,7 +7,8 @@ from tests.sim.mutants import MUTANTS, Mutant
 
 pytest.importorskip("aiokafka")
 
-QUICK_SEEDS = 20
+QUICK = [mutant for mutant in MUTANTS if mutant.seeds <= 20]
+SLOW = [mutant for mutant in MUTANTS if mutant not in QUICK]
 
 
 def find(mutant: Mutant) -> str | None:
@@ -22,9 +23,7 @@ def find(mutant: Mutant) -> str | None:
     return None
 
 
-@pytest.mark.parametrize(
-    "mutant", [each for each in MUTANTS if each.seeds <= QUICK_SEEDS], ids=lambda each: each.name
-)
+@pytest.mark.parametrize("mutant", QUICK, ids=lambda each: each.name)
 def test_a_mutant_is_found(mutant: Mutant) -> None:
     found = find(mutant)
     print(f"{mutant.name}: {found}")
@@ -32,7 +31,7 @@ def test_a_mutant_is_found(mutant: Mutant) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.seeds > QUICK_SEEDS], ids=lambda each: each.name)
+@pytest.mark.parametrize("mutant", SLOW, ids=lambda each: each.name)
 def test_a_mutant_is_found_in_time(mutant: Mutant) -> None:
     found = find(mutant)
     print(f"{mutant.name}: {found}")

@@ -2,9 +2,9 @@
 
 Content is durable only after `DiskFile.sync`, names only after `sync_dir`. `crash` forgets the rest in one of
 three ways, chosen by the seed: all of it; all behind a random point; or page by page, each unsynced page of 4 KB
-kept, dropped, torn or (if so asked) with a bit flipped. Directory operations survive as a prefix of the order in which they were made, as a
-journalling file system replays them; a rename is atomic. Full disks, failing or slow syncs and flipped bits are
-switched on by the test. Everything follows from the seed and the order of calls.
+kept, dropped, torn or (if so asked) with a bit flipped. Directory operations survive as a prefix of the order in
+which they were made, as a journalling file system replays them; a rename is atomic. Full disks, failing or slow
+syncs and flipped bits are switched on by the test. Everything follows from the seed and the order of calls.
 """
 
 import errno
