@@ -17,7 +17,7 @@ from tests.groups.consumer_clients import Client, ConsumerClient
 from tests.groups.consumer_world import World
 
 Action = Callable[[World, Client, int], None]
-SETTLING_ROUNDS = 60
+SETTLING_ROUNDS = 150  # each rebalance may have to wait for somebody who is gone
 
 
 def rest(world: World, client: Client, choice: int) -> None:

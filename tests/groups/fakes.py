@@ -127,6 +127,9 @@ class GroupWorld:
 
     async def _open(self, topic_id: bytes, index: int) -> FakePartition | Refusal:
         assert topic_id == OFFSETS_TOPIC_ID
+        topic = self.image.topic(OFFSETS_TOPIC)
+        assert topic is not None
+        self.partitions[index].leader_epoch = topic.partitions[index].leader_epoch
         return self.partitions[index]
 
     @property
