@@ -126,6 +126,9 @@ class TransactionWorld:
 
     async def _open(self, topic_id: bytes, index: int) -> FakePartition | Refusal:
         assert topic_id == TOPIC_ID
+        topic = self.image.topic(TRANSACTION_TOPIC)
+        assert topic is not None
+        self.partition.leader_epoch = topic.partitions[index].leader_epoch
         return self.partition
 
     async def _next_producer_id(self) -> int | Refusal:

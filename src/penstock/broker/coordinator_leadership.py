@@ -1,7 +1,8 @@
 """Which partitions of a coordinator's topic this broker leads: loaded, served, closed, as the metadata image says.
 
-A shard whose log cannot be read, or whose appended records were lost, is not served; it is loaded again after a
-while, unless the image has moved it elsewhere by then. What a shard is made of is the business of who loads it.
+A shard serves one leader epoch of its partition, which is also its own epoch; the next one loads anew. A shard whose
+log cannot be read, or whose appended records were lost, is not served; it is loaded again after a while, unless the
+image has moved it elsewhere by then. What a shard is made of is the business of who loads it.
 """
 
 import asyncio
@@ -9,8 +10,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
+from penstock.broker.group_partition import CoordinatorPartition, OpenPartition
 from penstock.metadata.image import TopicImage
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, Refusal
 from penstock.records.batch import CorruptBatch
 from penstock.wire.errors import WireError
 
@@ -20,6 +22,9 @@ log = logging.getLogger("penstock.coordinator")
 _LOAD_WAIT_SECONDS = 1.0
 _RELOAD_SECONDS = 1.0
 _MAX_RELOAD_SECONDS = 60.0
+# The image is ahead of the partition: it becomes leader within this, or the image moves on.
+_LOOK_AGAIN_SECONDS = 0.02
+_NOT_LEADER_YET = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE})
 
 
 class LoadFailed(Exception):
@@ -36,8 +41,8 @@ class Led(Protocol):
 LedT = TypeVar("LedT", bound=Led)
 # Told when what a shard appended will never be committed.
 OnLost = Callable[[ErrorCode], None]
-# Loads a shard, by topic id and partition. Raises `LoadFailed` or what reading raises.
-Load = Callable[[bytes, int, OnLost], Awaitable[LedT]]
+# Loads the shard of a partition with this number. Raises `LoadFailed` or what reading raises.
+Load = Callable[[CoordinatorPartition, int, OnLost], Awaitable[LedT]]
 
 
 class _Slot(Generic[LedT]):
@@ -59,10 +64,18 @@ class _Slot(Generic[LedT]):
 class CoordinatorLeadership(Generic[LedT]):
     """Changed only on the event loop."""
 
-    def __init__(self, what: str, node_id: int, load: Load[LedT], on_ready: Callable[[int, LedT], None]) -> None:
+    def __init__(
+        self,
+        what: str,
+        node_id: int,
+        open_partition: OpenPartition,
+        load: Load[LedT],
+        on_ready: Callable[[int, LedT], None],
+    ) -> None:
         """`what` the shards hold, for the log. `on_ready` is called with each shard once it is found here."""
         self._what = what
         self._node_id = node_id
+        self._open_partition = open_partition
         self._load_shard = load
         self._on_ready = on_ready
         self._slots: dict[int, _Slot[LedT]] = {}
@@ -142,7 +155,8 @@ class CoordinatorLeadership(Generic[LedT]):
 
     async def _load(self, slot: _Slot[LedT]) -> None:
         try:
-            led = await self._load_shard(slot.topic_id, slot.index, lambda error: self._lost(slot, error))
+            partition = await self._opened(slot)
+            led = await self._load_shard(partition, slot.index, lambda error: self._lost(slot, error))
         except (LoadFailed, OSError, CorruptBatch, WireError) as error:
             log.error("%s of partition %d cannot be loaded: %s", self._what, slot.index, error)
             self._wait_and_reload(slot)
@@ -151,6 +165,17 @@ class CoordinatorLeadership(Generic[LedT]):
         slot.failures = 0
         slot.settled.set()
         self._on_ready(slot.index, led)
+
+    async def _opened(self, slot: _Slot[LedT]) -> CoordinatorPartition:
+        """The partition, led here in the slot's own epoch."""
+        while True:
+            partition = await self._open_partition(slot.topic_id, slot.index)
+            if not isinstance(partition, Refusal):
+                if partition.leader_epoch == slot.leader_epoch:
+                    return partition
+            elif partition.code not in _NOT_LEADER_YET:
+                raise LoadFailed(partition.message)
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     def _lost(self, slot: _Slot[LedT], error: ErrorCode) -> None:
         """What this shard appended will never be committed: it starts over from the log."""

@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from penstock.broker.coordinator_leadership import CoordinatorLeadership, LoadFailed, OnLost
+from penstock.broker.coordinator_leadership import CoordinatorLeadership, OnLost
 from penstock.broker.group_jobs import JobRunner
 from penstock.broker.group_loader import ShardLoader
-from penstock.broker.group_partition import OpenPartition
+from penstock.broker.group_partition import CoordinatorPartition, OpenPartition
 from penstock.broker.group_shards import LedShard, coordinator_error
 from penstock.groups.config import GroupConfig
 from penstock.groups.decision import Job, Now
 from penstock.groups.shard import GroupShard
 from penstock.metadata.image import MetadataImage
-from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.errors import ErrorCode
 from penstock.model.ports import Clock, Rng
 
 log = logging.getLogger("penstock.groups")
@@ -40,7 +40,7 @@ class ShardRun(NamedTuple):
 class GroupLeadership(CoordinatorLeadership[LedShard]):
     def __init__(self, run: ShardRun, node_id: int, on_ready: Callable[[LedShard], None]) -> None:
         """`on_ready`: a shard is loaded, or has decided something by itself."""
-        super().__init__("groups", node_id, self._load_groups, self._loaded)
+        super().__init__("groups", node_id, run.open_partition, self._load_groups, self._loaded)
         self._run = run
         self._tell_ready = on_ready
         self._jobs = JobRunner(run.pool)
@@ -71,11 +71,8 @@ class GroupLeadership(CoordinatorLeadership[LedShard]):
 
     # -- loading ----------------------------------------------------------------------------------------------------
 
-    async def _load_groups(self, topic_id: bytes, index: int, on_lost: OnLost) -> LedShard:
+    async def _load_groups(self, partition: CoordinatorPartition, index: int, on_lost: OnLost) -> LedShard:
         run = self._run
-        partition = await run.open_partition(topic_id, index)
-        if isinstance(partition, Refusal):
-            raise LoadFailed(partition.message)
         shard = GroupShard(run.config, run.rng)
         loader = ShardLoader(shard, partition, run.load_buffer_bytes)
         loop = asyncio.get_running_loop()

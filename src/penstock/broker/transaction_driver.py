@@ -22,7 +22,7 @@ from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.features import TRANSACTION_VERSION
 from penstock.metadata.image import TRANSACTION_TOPIC, MetadataImage, TopicImage
 from penstock.metadata.settings.broker_settings import BrokerSettings
-from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.errors import ErrorCode
 from penstock.model.hashing import coordinator_partition
 from penstock.model.ids import TopicPartition
 from penstock.model.ports import Clock
@@ -77,12 +77,11 @@ class TransactionService:
         self._settings = settings
         self._clock = clock
         self._pool = pool
-        self._open_partition = open_partition
         self._producer_ids = producer_ids
         self.markers = markers
         self._sender = MarkerSender(markers, self._marker_written)
         self._config = transaction_config(settings())
-        self._leadership = CoordinatorLeadership("transactions", node_id, self._load, self._on_ready)
+        self._leadership = CoordinatorLeadership("transactions", node_id, open_partition, self._load, self._on_ready)
         self._topic: TopicImage | None = None
         self._version = 0
         self._wake_ms: int | None = None
@@ -262,10 +261,7 @@ class TransactionService:
 
     # -- loading ----------------------------------------------------------------------------------------------------
 
-    async def _load(self, topic_id: bytes, index: int, on_lost: OnLost) -> LedTransactions:
-        partition = await self._open_partition(topic_id, index)
-        if isinstance(partition, Refusal):
-            raise LoadFailed(partition.message)
+    async def _load(self, partition: CoordinatorPartition, index: int, on_lost: OnLost) -> LedTransactions:
         await _all_committed(partition)
         shard = TransactionShard(self._config, partition.leader_epoch, self._version)
         settings = self._settings()
