@@ -1,15 +1,15 @@
-"""`penstock cluster up|describe`."""
+"""`penstock cluster up|describe|balance|drain|remove`."""
 
 import click
 
-from penstock.cli.options import client_options, parse_assignments
+from penstock.cli.options import bootstrap_option, client_options, parse_assignments
 from penstock.cli.output import print_json, print_rows
 from penstock.cli.running import admin, run
 
 
 @click.group()
 def cluster() -> None:
-    """Run a cluster, and look at one."""
+    """Run a cluster, look at one, and move what it holds."""
 
 
 @cluster.command("up")
@@ -44,7 +44,10 @@ def describe(bootstrap: str, output: str) -> None:
 
 async def _describe(bootstrap: str, output: str) -> None:
     async with admin(bootstrap) as client:
-        found = await client.describe_cluster()
+        found = await client.describe_cluster(include_fenced=True)
+        listed = [topic.name for topic in await client.list_topics(include_internal=True)]
+        topics = [each for each in (await client.describe_topics(listed)).values() if not isinstance(each, Exception)]
+    states = [state for topic in topics for state in topic.partitions]
     brokers = [
         {
             "id": b.node_id,
@@ -52,11 +55,62 @@ async def _describe(bootstrap: str, output: str) -> None:
             "port": b.port,
             "rack": b.rack,
             "controller": b.node_id == found.controller_id,
+            "fenced": b.node_id in found.fenced,
+            "leads": sum(state.leader == b.node_id for state in states),
+            "replicas": sum(b.node_id in state.replicas for state in states),
         }
         for b in found.brokers
     ]
+    missing = sum(len(state.isr) < len(state.replicas) for state in states)
+    offline = sum(state.leader < 0 for state in states)
     if output == "json":
-        print_json({"cluster_id": found.cluster_id, "controller_id": found.controller_id, "brokers": brokers})
+        summary = {"partitions": len(states), "under_replicated": missing, "offline": offline}
+        shown = {"cluster_id": found.cluster_id, "controller_id": found.controller_id, "brokers": brokers}
+        print_json({**shown, **summary})
         return
     click.echo(f"cluster {found.cluster_id}")
-    print_rows(brokers, ["id", "host", "port", "rack", "controller"], output)
+    click.echo(f"{len(states)} partitions, {missing} under-replicated, {offline} without a leader")
+    print_rows(brokers, ["id", "host", "port", "rack", "controller", "fenced", "leads", "replicas"], output)
+
+
+_most = click.option(
+    "--moves", type=click.IntRange(1), default=20, show_default=True, help="Partitions on the move at a time."
+)
+_dry_run = click.option("--dry-run", is_flag=True, help="Show the first moves and do nothing.")
+
+
+@cluster.command("balance")
+@_most
+@_dry_run
+@client_options
+def balance(moves: int, dry_run: bool, bootstrap: str, output: str) -> None:
+    """Spread replicas and leaderships evenly over the brokers, and wait until it is done.
+
+    Brokers that have joined get their share. With the setting cluster.balance.enable the cluster does it by itself.
+    """
+    from penstock.cli.cluster_moves import balance as carry_out
+
+    run(carry_out(bootstrap, moves, dry_run, output))
+
+
+@cluster.command("drain")
+@click.argument("brokers", nargs=-1, required=True, type=int, metavar="ID...")
+@_most
+@_dry_run
+@client_options
+def drain(brokers: tuple[int, ...], moves: int, dry_run: bool, bootstrap: str, output: str) -> None:
+    """Move every replica off these brokers, and wait until they hold none."""
+    from penstock.cli.cluster_moves import drain as carry_out
+
+    run(carry_out(bootstrap, brokers, moves, dry_run, output))
+
+
+@cluster.command("remove")
+@click.argument("broker", type=int, metavar="ID")
+@click.option("--force", is_flag=True, help="Also where it still has replicas, which are then missing.")
+@bootstrap_option
+def remove(broker: int, force: bool, bootstrap: str) -> None:
+    """Take a broker that was drained and stopped out of the cluster for good."""
+    from penstock.cli.cluster_moves import remove as carry_out
+
+    run(carry_out(bootstrap, broker, force))

@@ -174,6 +174,10 @@ class Admin(_Twin[AsyncAdmin]):
     reset_group_offsets = _blocking(AsyncAdmin.reset_group_offsets)
     delete_group_offsets = _blocking(AsyncAdmin.delete_group_offsets)
     describe_cluster = _blocking(AsyncAdmin.describe_cluster)
+    alter_reassignments = _blocking(AsyncAdmin.alter_reassignments)
+    list_reassignments = _blocking(AsyncAdmin.list_reassignments)
+    elect_leaders = _blocking(AsyncAdmin.elect_leaders)
+    unregister_broker = _blocking(AsyncAdmin.unregister_broker)
     describe_log_dirs = _blocking(AsyncAdmin.describe_log_dirs)
 
 

@@ -4,6 +4,7 @@ The file is Kafka's (version 1): cluster id, node id, and an id for the director
 swapped or wiped is recognised as another one.
 """
 
+import hashlib
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -31,9 +32,17 @@ class NodeIdentity(NamedTuple):
 
 
 def load_identity(
-    disk: Disk, directories: Sequence[str], node_id: int, cluster_id: str | None, rng: Rng
+    disk: Disk,
+    directories: Sequence[str],
+    node_id: int,
+    cluster_id: str | None,
+    rng: Rng,
+    voters: Sequence[str] = (),
 ) -> NodeIdentity:
-    """Reads the identity from the data directories, and writes it into those that are new."""
+    """Reads the identity from the data directories, and writes it into those that are new.
+
+    Members that were given the same first voters and no cluster id agree on one without a word.
+    """
     found = {path: _read(disk, path) for path in directories}
     known = [meta for meta in found.values() if meta is not None]
     clusters = {meta["cluster.id"] for meta in known}
@@ -48,7 +57,7 @@ def load_identity(
                 f"{path} was written by node {meta['node.id']}, but this node has node.id={node_id}; "
                 "set node.id to the old value or choose another data directory"
             )
-    cluster = stored or cluster_id or format_uuid(new_uuid(rng.random_bytes))
+    cluster = stored or cluster_id or _shared_cluster_id(voters) or format_uuid(new_uuid(rng.random_bytes))
     ids = []
     for path, meta in found.items():
         directory_id = parse_uuid(meta["directory.id"]) if meta else new_uuid(rng.random_bytes)
@@ -65,6 +74,13 @@ def load_identity(
             )
         ids.append(directory_id)
     return NodeIdentity(cluster, node_id, tuple(ids), created=not known)
+
+
+def _shared_cluster_id(voters: Sequence[str]) -> str | None:
+    if not voters:
+        return None
+    digest = hashlib.sha256(f"penstock cluster of {','.join(sorted(voters))}".encode()).digest()
+    return format_uuid(digest[:16])
 
 
 def _read(disk: Disk, directory: str) -> dict[str, str] | None:

@@ -7,6 +7,7 @@ from typing import Self, TypeVar, Unpack
 
 from penstock.client.admin import configs as _configs
 from penstock.client.admin import groups as _groups
+from penstock.client.admin import members as _members
 from penstock.client.admin import topics as _topics
 from penstock.client.admin.configs import ResourceType
 from penstock.client.admin.descriptions import (
@@ -20,6 +21,7 @@ from penstock.client.admin.descriptions import (
     OffsetMove,
     Outcome,
     PartitionSize,
+    Reassignment,
     TopicDescription,
     TopicListing,
 )
@@ -36,6 +38,8 @@ from penstock.wire.generated.describe_cluster import DescribeClusterRequest, Des
 from penstock.wire.generated.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 T = TypeVar("T")
+
+_FENCED_FROM = 2
 
 
 class Admin:
@@ -246,14 +250,43 @@ class Admin:
 
     # -- the cluster --------------------------------------------------------------------------------------
 
-    async def describe_cluster(self) -> ClusterDescription:
+    async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+        """Fenced brokers, which do not serve, are told where the cluster can tell them."""
+
         async def attempt() -> ClusterDescription:
-            response = await self._cluster.call_any(DescribeClusterRequest(), DescribeClusterResponse)
+            connection = await self._cluster.any_connection()
+            knows = connection.version_for(DescribeClusterRequest) >= _FENCED_FROM
+            request = DescribeClusterRequest(include_fenced_brokers=include_fenced and knows)
+            response = await connection.send(request, DescribeClusterResponse, self._options.request_timeout_ms)
             raise_for(response.error_code, response.error_message)
             brokers = [BrokerInfo(b.broker_id, b.host, b.port, b.rack) for b in response.brokers]
-            return ClusterDescription(response.cluster_id, response.controller_id, sorted(brokers))
+            fenced = frozenset(b.broker_id for b in response.brokers if b.is_fenced)
+            return ClusterDescription(response.cluster_id, response.controller_id, sorted(brokers), fenced)
 
         return await retry(attempt, self._options, self._timeout_ms)
+
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, Outcome]:
+        """Moves partitions to these brokers, the first of which is to lead; None ends a move that is under way."""
+        return await _members.alter_reassignments(self._cluster, targets, self._timeout_ms)
+
+    async def list_reassignments(self) -> dict[TopicPartition, Reassignment]:
+        """Partitions that are on the move."""
+        return await _members.list_reassignments(self._cluster, self._timeout_ms)
+
+    async def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, Outcome]:
+        """Gives leadership to the preferred replicas; None means of all partitions.
+
+        `unclean` elects whoever is there where nobody in sync is: records may be lost.
+        """
+        return await _members.elect_leaders(self._cluster, partitions, unclean=unclean, timeout_ms=self._timeout_ms)
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Takes a broker that is stopped, and holds no replicas, out of the cluster."""
+        await _members.unregister_broker(self._cluster, broker_id, self._timeout_ms)
 
     async def describe_log_dirs(self, broker_ids: Iterable[int] | None = None) -> list[LogDir]:
         """What lies in each broker's log directories, with sizes."""

@@ -46,9 +46,20 @@ class TopicDescription(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
+    """`fenced`: ids of those among the brokers that do not serve at the moment, where they were asked for."""
+
     cluster_id: str
     controller_id: int
     brokers: list[BrokerInfo]
+    fenced: frozenset[int] = frozenset()
+
+
+class Reassignment(NamedTuple):
+    """A partition on the move: all replicas it has meanwhile, those that come and those that go."""
+
+    replicas: list[int]
+    adding: list[int]
+    removing: list[int]
 
 
 class ConfigEntry(NamedTuple):

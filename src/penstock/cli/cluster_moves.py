@@ -1,0 +1,143 @@
+"""`penstock cluster balance|drain|remove`: plans from what the cluster says of itself, carries them out in rounds.
+
+The planner is the controller's own; here it sees the cluster through the client, so machines are told apart by the
+host names of their brokers.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.cli.exits import Failure, talk
+from penstock.cli.output import print_rows
+from penstock.cli.running import admin
+
+if TYPE_CHECKING:
+    from penstock.client import Admin
+    from penstock.controller.reassignment import Reassignment
+    from penstock.metadata.image import MetadataImage
+
+Plan = Callable[["MetadataImage"], "list[Reassignment]"]
+_LOOK_S = 0.5
+
+
+async def look(client: "Admin") -> "MetadataImage":
+    """The cluster as the planner wants it."""
+    from penstock.client import TopicPartition
+    from penstock.metadata.image import BrokerImage, MetadataImage, TopicImage
+    from penstock.metadata.listeners import Listener
+    from penstock.metadata.partition import PartitionImage
+    from penstock.metadata.shard_map import ShardMap
+    from penstock.model.ids import ZERO_UUID
+
+    cluster = await client.describe_cluster(include_fenced=True)
+    moving = await client.list_reassignments()
+    names = [listing.name for listing in await client.list_topics(include_internal=True)]
+    topics = {}
+    for name, topic in (await client.describe_topics(names)).items():
+        if isinstance(topic, Exception):
+            continue
+        states = []
+        for p in topic.partitions:
+            move = moving.get(TopicPartition(name, p.partition))
+            adding, removing = (tuple(move.adding), tuple(move.removing)) if move is not None else ((), ())
+            states.append(
+                PartitionImage(p.replicas, p.isr, p.leader, adding_replicas=adding, removing_replicas=removing)
+            )
+        topics[name] = TopicImage(name, ZERO_UUID, tuple(states))
+    brokers = {
+        b.node_id: BrokerImage(
+            b.node_id,
+            0,
+            ZERO_UUID,
+            (Listener("CLIENT", b.host, b.port),),
+            b.rack,
+            b.node_id in cluster.fenced,
+            False,
+            (),
+        )
+        for b in cluster.brokers
+    }
+    return MetadataImage(brokers=brokers, topics=ShardMap(topics))
+
+
+async def carry_out(bootstrap: str, plan: Plan, *, dry_run: bool, output: str, done: str) -> None:
+    """Plans and moves until there is nothing left to move."""
+    async with admin(bootstrap) as client:
+        total = 0
+        while moves := plan(await look(client)):
+            if dry_run:
+                rows = [
+                    {"topic": m.topic, "partition": m.partition, "replicas": list(m.replicas or ())} for m in moves
+                ]
+                print_rows(rows, ["topic", "partition", "replicas"], output)
+                return
+            await _move(client, moves)
+            total += len(moves)
+            talk(f"{total} partitions moved")
+        talk(done)
+
+
+async def _move(client: "Admin", moves: "Sequence[Reassignment]") -> None:
+    from penstock.client import TopicPartition
+
+    targets = {TopicPartition(m.topic, m.partition): m.replicas for m in moves}
+    for partition, error in (await client.alter_reassignments(targets)).items():
+        if error is not None:
+            raise Failure(f"{partition.topic}-{partition.partition} cannot be moved: {error}")
+    left = -1
+    while moving := [each for each in await client.list_reassignments() if each in targets]:
+        if len(moving) != left:
+            left = len(moving)
+            talk(f"{left} partitions are on the move")
+        await asyncio.sleep(_LOOK_S)
+
+
+async def balance(bootstrap: str, most: int, dry_run: bool, output: str) -> None:
+    from penstock.controller.balance import plan_balance
+
+    await carry_out(
+        bootstrap, lambda image: plan_balance(image, most), dry_run=dry_run, output=output, done="balanced"
+    )
+
+
+async def drain(bootstrap: str, broker_ids: tuple[int, ...], most: int, dry_run: bool, output: str) -> None:
+    from penstock.controller.balance import plan_drain, undrainable
+
+    async with admin(bootstrap) as client:
+        image = await look(client)
+    unknown = [broker_id for broker_id in broker_ids if broker_id not in image.brokers]
+    if unknown:
+        raise Failure(f"there is no broker {unknown[0]}", hint="`penstock cluster describe` shows them")
+    stuck = list(undrainable(image, broker_ids))
+    if stuck:
+        raise Failure(
+            f"{len(stuck)} partitions have nowhere to go, {stuck[0][0]}-{stuck[0][1]} among them",
+            hint="there must be as many other brokers as a partition has replicas; add one first",
+        )
+    shown = ", ".join(map(str, broker_ids))
+    await carry_out(
+        bootstrap,
+        lambda image: plan_drain(image, broker_ids, most),
+        dry_run=dry_run,
+        output=output,
+        done=f"broker {shown} holds no replicas" if len(broker_ids) == 1 else f"brokers {shown} hold no replicas",
+    )
+
+
+async def remove(bootstrap: str, broker_id: int, force: bool) -> None:
+    async with admin(bootstrap) as client:
+        image = await look(client)
+        broker = image.brokers.get(broker_id)
+        if broker is None:
+            raise Failure(f"there is no broker {broker_id}", hint="`penstock cluster describe` shows them")
+        if not broker.fenced:
+            raise Failure(f"broker {broker_id} is running", hint="stop it first; it would register again")
+        held = sum(broker_id in state.replicas for topic in image.topics.values() for state in topic.partitions)
+        if held and not force:
+            raise Failure(
+                f"broker {broker_id} still has replicas of {held} partitions",
+                hint=f"move them with `penstock cluster drain {broker_id}` first, or use --force",
+            )
+        await client.unregister_broker(broker_id)
+    talk(f"broker {broker_id} is removed")

@@ -1,0 +1,86 @@
+"""Admin calls about the members of a cluster: where replicas live, who leads, who belongs to it."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from penstock.client.admin.asking import ask_controller
+from penstock.client.admin.descriptions import Outcome, Reassignment
+from penstock.client.cluster import Cluster
+from penstock.client.errors import broker_error, raise_for
+from penstock.client.types import TopicPartition
+from penstock.model.errors import ErrorCode
+from penstock.wire.generated.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from penstock.wire.generated.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from penstock.wire.generated.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from penstock.wire.generated.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+
+_PREFERRED, _UNCLEAN = 0, 1
+
+
+async def alter_reassignments(
+    cluster: Cluster, targets: Mapping[TopicPartition, Sequence[int] | None], timeout_ms: int
+) -> dict[TopicPartition, Outcome]:
+    topic_type = AlterPartitionReassignmentsRequest.ReassignableTopic
+    topics: dict[str, list[AlterPartitionReassignmentsRequest.ReassignablePartition]] = defaultdict(list)
+    for (topic, number), replicas in targets.items():
+        wanted = list(replicas) if replicas is not None else None
+        topics[topic].append(AlterPartitionReassignmentsRequest.ReassignablePartition(number, wanted))
+    request = AlterPartitionReassignmentsRequest(
+        timeout_ms=timeout_ms, topics=[topic_type(name, partitions) for name, partitions in topics.items()]
+    )
+    response = await ask_controller(cluster, request, AlterPartitionReassignmentsResponse, timeout_ms)
+    raise_for(response.error_code, response.error_message)
+    return {
+        TopicPartition(topic.name, p.partition_index): _outcome(p.error_code, p.error_message)
+        for topic in response.responses
+        for p in topic.partitions
+    }
+
+
+async def list_reassignments(cluster: Cluster, timeout_ms: int) -> dict[TopicPartition, Reassignment]:
+    request = ListPartitionReassignmentsRequest(timeout_ms=timeout_ms)
+    response = await ask_controller(cluster, request, ListPartitionReassignmentsResponse, timeout_ms)
+    raise_for(response.error_code, response.error_message)
+    return {
+        TopicPartition(topic.name, p.partition_index): Reassignment(
+            p.replicas, p.adding_replicas, p.removing_replicas
+        )
+        for topic in response.topics
+        for p in topic.partitions
+    }
+
+
+async def elect_leaders(
+    cluster: Cluster, partitions: Iterable[TopicPartition] | None, *, unclean: bool, timeout_ms: int
+) -> dict[TopicPartition, Outcome]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, number in partitions or ():
+        topics[topic].append(number)
+    rows = [ElectLeadersRequest.TopicPartitions(name, numbers) for name, numbers in topics.items()]
+    request = ElectLeadersRequest(
+        _UNCLEAN if unclean else _PREFERRED, rows if partitions is not None else None, timeout_ms
+    )
+    response = await ask_controller(cluster, request, ElectLeadersResponse, timeout_ms)
+    raise_for(response.error_code)
+    return {
+        TopicPartition(topic.topic, p.partition_id): None
+        if p.error_code == ErrorCode.ELECTION_NOT_NEEDED
+        else _outcome(p.error_code, p.error_message)
+        for topic in response.replica_election_results
+        for p in topic.partition_result
+    }
+
+
+async def unregister_broker(cluster: Cluster, broker_id: int, timeout_ms: int) -> None:
+    response = await ask_controller(cluster, UnregisterBrokerRequest(broker_id), UnregisterBrokerResponse, timeout_ms)
+    raise_for(response.error_code, response.error_message, what=f"broker {broker_id}")
+
+
+def _outcome(code: int, message: str | None) -> Outcome:
+    return broker_error(code, message) if code else None
