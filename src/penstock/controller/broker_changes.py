@@ -104,7 +104,9 @@ class Restart:
         if self._replaced and not _is_kept(directory, self._directories):
             change.lost = (broker_id,)
             new = self._chooser.choose(broker_id)
-            change.directories = tuple([new if d == directory else d for d in partition.directories])
+            change.directories = tuple(
+                [new if replica == broker_id else partition.directory_of(replica) for replica in partition.replicas]
+            )
         elif not self._clean and self._rules.loses_unflushed(topic.name) and len(partition.replicas) > 1:
             change.unclean = (broker_id,)  # C8; the only replica has nobody to be measured against
         elif self._returning and partition.leader == broker_id and not self._clean:

@@ -101,14 +101,23 @@ def _refuse(
 def _partition_changes(
     image: MetadataImage, known: BrokerImage | None, registration: Registration, rules: Rules, alone: bool
 ) -> Iterator[RecordMessage]:
-    if known is None:
-        return iter(())
-    new = set(registration.directories) - set(known.directories)
-    replaced = bool(new) and not set(known.directories) <= set(registration.directories)
+    """A broker that is not known may have been removed while partitions still name it: what of it is there counts
+    for as much as after an unclean stop."""
+    before = set(known.directories) if known is not None else set()
+    clean = known is not None and registration.clean
+    replaced = known is None or (
+        not before <= set(registration.directories) and not set(registration.directories) <= before
+    )
     if alone and not replaced:
-        return changes_by_restart_alone(image, known.id, rules, clean=registration.clean)
+        return changes_by_restart_alone(image, registration.broker_id, rules, clean=clean)
     restart = Restart(
-        image, known.id, registration.directories, rules, clean=registration.clean, replaced=replaced, returning=alone
+        image,
+        registration.broker_id,
+        registration.directories,
+        rules,
+        clean=clean,
+        replaced=replaced,
+        returning=alone,
     )
     return restart.changes()
 

@@ -95,7 +95,8 @@ def _forgotten_elr(image: MetadataImage, records: Sequence[RecordMessage]) -> It
         if about.name != _MIN_ISR:
             continue
         if about.resource_type == BROKER_RESOURCE:
-            topics.update({topic.name: topic for topic in image.topics.values()} if not about.resource_name else {})
+            everywhere = () if about.resource_name else image.topics.values()
+            topics.update({t.name: t for t in everywhere if _MIN_ISR not in image.topic_config(t.name)})
         elif (topic := image.topic(about.resource_name)) is not None:
             topics[topic.name] = topic
     for topic in topics.values():

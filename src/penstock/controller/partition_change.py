@@ -132,10 +132,18 @@ class PartitionChange:
         gone = {*self.unclean, *self.lost}
         left = [r for r in (*self.elr, *self.old.isr) if r not in self.isr and r in self.replicas]
         self.elr = tuple(dict.fromkeys([replica for replica in left if replica not in gone]))
-        known = [r for r in (*self.last_known, *left) if r not in self.isr and r not in self.lost]
-        # Whoever is eligible need not be remembered, but for the last leader, which goes first.
-        first = known[:1] if self.last_known and known[:1] == list(self.last_known[:1]) else []
-        self.last_known = tuple(dict.fromkeys([*first, *(r for r in known if r not in self.elr)]))
+        self.last_known = self._last_known([r for r in (*self.last_known, *left) if r not in self.elr])
+
+    def _last_known(self, candidates: list[int]) -> tuple[int, ...]:
+        """Those that were complete before an unclean restart, behind the last leader, which may be eligible still.
+
+        When the last leader's disk is gone there is no last resort: somebody has to say so.
+        """
+        leader = self.old.leader if self.old.leader != NO_LEADER else next(iter(self.old.last_known_elr), NO_LEADER)
+        if leader in self.lost:
+            return ()
+        first = [leader] if leader in self.replicas and leader not in self.isr else []
+        return tuple(dict.fromkeys([*first, *(r for r in candidates if r not in self.isr and r not in self.lost)]))
 
     # --- leader ---------------------------------------------------------------------------------------------
 
@@ -146,15 +154,20 @@ class PartitionChange:
             if leader != NO_LEADER:
                 self.isr, self.elr, self.last_known = (leader,), (), ()
                 self.recovery_state = RECOVERING
-        elif leader not in self.isr:
+        else:
+            self._take_in(leader)
+        self.leader = leader
+
+    def _take_in(self, leader: int) -> None:
+        """A clean leader is in sync; who is eligible beside it need not be remembered as a last resort."""
+        if leader not in self.isr:
             self.isr = (leader,)
             self.elr = tuple([replica for replica in self.elr if replica != leader])
-            self.last_known = tuple([replica for replica in self.last_known if replica != leader])
-            if len(self.isr) >= min(self.min_isr, len(self.replicas)):
-                self.elr = self.last_known = ()
-        if leader == NO_LEADER and self.old.leader != NO_LEADER:
-            self._remember_leader()
-        self.leader = leader
+        if not self._elr_enabled:
+            return
+        if len(self.isr) >= min(self.min_isr, len(self.replicas)):
+            self.elr = self.last_known = ()
+        self.last_known = tuple([r for r in self.last_known if r not in self.isr and r not in self.elr])
 
     def _clean_leader(self) -> int:
         can_lead, state = self._candidates.can_lead, self.as_is()
@@ -185,11 +198,6 @@ class PartitionChange:
         if not self.removing:
             return self.replicas
         return tuple(sorted(self.replicas, key=lambda replica: replica in self.removing))
-
-    def _remember_leader(self) -> None:
-        leader = self.old.leader
-        if self._elr_enabled and leader in self.replicas and leader not in self.lost:
-            self.last_known = tuple(dict.fromkeys((leader, *self.last_known)))
 
     # --- record ---------------------------------------------------------------------------------------------
 
