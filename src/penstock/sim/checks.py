@@ -172,6 +172,26 @@ class Law:
             if missing:
                 raise Violation(f"P3: {machine.name} leads {where} without waiting for {sorted(missing)}")
 
+    # -- after healing --------------------------------------------------------------------------------------------
+
+    def what_is_missing(self) -> str | None:
+        """What keeps the cluster from being whole; None when nothing does."""
+        brokers = {name: probe.broker_of(machine) for name, machine in self._machines.items()}
+        down = [name for name, broker in brokers.items() if broker is None]
+        if down:
+            return f"{', '.join(down)} are not running"
+        active = [name for name, broker in brokers.items() if broker is not None and broker.driver.is_active]
+        if len(active) != 1:
+            return f"active controllers: {active}"
+        fenced = [broker.id for broker in self.newest.brokers.values() if broker.fenced]
+        if fenced:
+            return f"brokers {fenced} are fenced"
+        for name, index, state in probe.committed_partitions(self.newest):
+            if set(state.isr) != set(state.replicas) or state.leader not in state.isr:
+                return f"{name}-{index} is {state}"
+        ends = {name: broker.image.end_offset for name, broker in brokers.items() if broker is not None}
+        return f"images end at {ends}" if len(set(ends.values())) > 1 else None
+
     # -- what clients were told -----------------------------------------------------------------------------------
 
     def acknowledged(self, partition: TopicPartition, offset: int) -> None:

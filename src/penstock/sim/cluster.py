@@ -20,6 +20,7 @@ from penstock.sim.world import World, WorldFailed
 TOPIC = "t"
 LIVENESS_S = 60.0
 SIZES = (1,)
+CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZQ"
 
 Sink = Callable[[str], None]
 
@@ -34,6 +35,14 @@ class Shape(NamedTuple):
     transactional: bool
     seconds: float
     segment_bytes: int
+
+    @property
+    def replicas(self) -> int:
+        return min(3, self.nodes)
+
+    @property
+    def min_isr(self) -> int:
+        return 2 if self.replicas == 3 else 1
 
 
 class Result(NamedTuple):
@@ -76,9 +85,24 @@ class Cluster:
         world.loop.after_turn = self.law.after_turn
 
     def _settings(self, number: int) -> dict[str, str]:
+        replicas = str(self.shape.replicas)
+        listeners = f"PLAINTEXT://n{number}:9092"
+        quorum = {}
+        if self.shape.nodes > 1:
+            listeners += f",CONTROLLER://n{number}:9093"
+            voters = ",".join(f"{each}@n{each}:9093" for each in range(1, self.shape.nodes + 1))
+            quorum = {"controller.quorum.voters": voters}
         return {
+            **quorum,
             "node.id": str(number),
-            "listeners": f"PLAINTEXT://n{number}:9092",
+            "cluster.id": CLUSTER_ID,
+            "listeners": listeners,
+            "default.replication.factor": replicas,
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "min.insync.replicas": str(self.shape.min_isr),
+            "transaction.state.log.min.isr": str(self.shape.min_isr),
+            "replica.lag.time.max.ms": "3000",
             "log.dirs": "/data",
             "io.threads": "2",
             "num.partitions": str(self.shape.partitions),
@@ -99,6 +123,7 @@ class Cluster:
         await self.faults.run(self.shape.seconds)
         await self.faults.heal()
         await self._wait_until_all_work()
+        await self._wait_until_whole()
         for client in self.clients:
             client.stopping = True
         await asyncio.wait_for(asyncio.gather(*working), LIVENESS_S * 3)
@@ -140,6 +165,17 @@ class Cluster:
                 return
             if self.world.loop.time() > end:
                 raise WorldFailed(f"liveness: {', '.join(stuck)} did nothing for {LIVENESS_S:g} s after the faults")
+            await asyncio.sleep(0.1)
+
+    async def _wait_until_whole(self) -> None:
+        """Liveness: every replica is in sync again, and every node has heard of it (P-Live)."""
+        end = self.world.loop.time() + LIVENESS_S
+        while True:
+            missing = self.law.what_is_missing()
+            if missing is None:
+                return
+            if self.world.loop.time() > end:
+                raise WorldFailed(f"liveness: {missing}, {LIVENESS_S:g} s after the faults")
             await asyncio.sleep(0.1)
 
     def _progress(self) -> dict[str, int]:

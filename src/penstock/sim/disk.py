@@ -339,8 +339,12 @@ class CrashingDisk:
             if fate == "kept" or (fate == "flipped" and before == after):
                 out += after
             elif fate == "flipped":
+                # Only in what was not synced: disks write a page wholly or leave what was there.
                 flipped = bytearray(after)
-                flipped[self._random.randrange(len(flipped))] ^= 1 << self._random.randrange(8)
+                changed = [
+                    i for i, (old_byte, byte) in enumerate(zip(before, after, strict=True)) if old_byte != byte
+                ]
+                flipped[self._random.choice(changed)] ^= 1 << self._random.randrange(8)
                 out += flipped
             elif fate == "dropped":
                 out += before

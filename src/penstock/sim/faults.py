@@ -39,12 +39,14 @@ KINDS = (
 class FaultRates:
     """Faults per virtual second, by kind; kinds that are not there do not happen."""
 
-    def __init__(self, rates: dict[str, float], max_down: int, hold_s: float) -> None:
+    def __init__(self, rates: dict[str, float], max_down: int, hold_s: float, crash_at_start: float = 0.0) -> None:
         self.rates = rates
         self.max_down = max_down
         """How many machines may be without a running node at a time."""
         self.hold_s = hold_s
         """How long a fault lasts, on average."""
+        self.crash_at_start = crash_at_start
+        """The share of starts that end in a loss of power, within recovery as likely as not."""
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {rate:.2f}/s" for kind, rate in self.rates.items())
@@ -58,7 +60,8 @@ def draw_rates(chance: random.Random, machines: int, kinds: tuple[str, ...] = KI
         max_down = 1
     else:
         max_down = chance.choice((1, (machines - 1) // 2, machines))
-    return FaultRates(rates, max_down, chance.choice((0.3, 1.0, 3.0)))
+    crash_at_start = chance.choice((0.0, 0.2)) if "power_loss" in rates else 0.0
+    return FaultRates(rates, max_down, chance.choice((0.3, 1.0, 3.0)), crash_at_start)
 
 
 class Faults:
@@ -101,10 +104,9 @@ class Faults:
             machine.disk.capacity_bytes = None
         world.loop.pool_times.clear()
         world.network.heal_all()
-        for task in self._tasks:
+        for task in self._tasks:  # more come while these end
             await task
-        for machine in world.machines.values():
-            await self._bring_up(machine)
+        await asyncio.gather(*(self._bring_up(machine) for machine in world.machines.values()))
 
     # -- choosing -------------------------------------------------------------------------------------------------
 
@@ -132,7 +134,11 @@ class Faults:
 
     async def _bring_up(self, machine: "Machine") -> None:
         while not machine.serving:
-            if machine.is_up or not await machine.start():
+            if not machine.is_up:
+                if not self._healing and self._random.random() < self.rates.crash_at_start:
+                    machine.disk.power_loss_at = machine.disk.operations + self._random.randrange(1, 60)
+                await machine.start()
+            else:
                 await asyncio.sleep(0.1)
 
     async def _operate(self) -> None:
@@ -141,7 +147,12 @@ class Faults:
             await asyncio.sleep(0.5)
             for machine in self._world.machines.values():
                 if not machine.is_up and machine.name not in self._busy:
-                    await self._bring_up(machine)
+                    self._busy[machine.name] = "gave up"
+                    self._tasks.append(asyncio.ensure_future(self._start_again(machine)))
+
+    async def _start_again(self, machine: "Machine") -> None:
+        await self._bring_up(machine)
+        self._give_back(machine)
 
     # -- machines -------------------------------------------------------------------------------------------------
 
