@@ -302,3 +302,25 @@ def test_file_ranges_go_out_between_bytes(tmp_path: Any, descriptor: bool):
         run(scenario, handler=Files())
     finally:
         os.close(fd)
+
+
+def test_listeners_are_served_and_closed_one_by_one() -> None:
+    async def scenario() -> None:
+        server = Server(NetLimits(max_connections=1), Recorder(), uncounted=frozenset({"B"}))
+        ports = {name: await server.bind(name, "127.0.0.1", 0) for name in ("A", "B")}
+        await server.serve(["B"])
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", ports["A"])
+        # More than the limit, which is for others.
+        kept = [await asyncio.open_connection("127.0.0.1", ports["B"]) for _ in range(3)]
+        await eventually_async(lambda: server.connection_count == 3)
+        await server.close(["B"])
+        await server.serve(["A"])
+        kept.append(await asyncio.open_connection("127.0.0.1", ports["A"]))
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", ports["B"])
+        await server.close()
+        for _, writer in kept:
+            writer.close()
+
+    asyncio.run(scenario())

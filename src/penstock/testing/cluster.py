@@ -17,7 +17,7 @@ import random
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
@@ -46,7 +46,7 @@ class Cluster:
     ) -> None:
         self._owns_data = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="penstock-")) if data_dir is None else Path(data_dir)
-        ports = _free_ports(2 * brokers)
+        ports = free_ports(2 * brokers)
         self._addresses = {i + 1: (ports[2 * i], ports[2 * i + 1]) for i in range(brokers)}
         voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, (_, port) in self._addresses.items())
         common = {"cluster.id": format_uuid(new_uuid(SystemRng().random_bytes)), "controller.quorum.voters": voters}
@@ -257,9 +257,10 @@ def _knows(broker: RunningBroker, topic: str) -> bool:
     return broker.image.topic(topic) is not None
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int, candidates: Sequence[int] = _PORTS) -> list[int]:
+    """Ports that nobody listens on, in random order."""
     found: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
+    for port in random.sample(candidates, len(candidates)):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
