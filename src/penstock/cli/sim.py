@@ -25,7 +25,14 @@ def sim() -> None:
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes to run seeds in; one per core.")
 @click.option("--keep-going", is_flag=True, help="Do not stop at the first seed that fails.")
 def run(
-    seeds: int, first: int, seed: int | None, trace: bool, nodes: int | None, jobs: int | None, keep_going: bool
+    seeds: int,
+    first: int,
+    seed: int | None,
+    trace: bool,
+    wire: bool,
+    nodes: int | None,
+    jobs: int | None,
+    keep_going: bool,
 ) -> int:
     """Run seeds until one fails, or all are done.
 
@@ -38,15 +45,15 @@ def run(
         talk("hint: pip install aiokafka")
         return exits.FAILED
     if seed is not None:
-        return _run_one(seed, nodes, trace)
+        return _run_one(seed, nodes, trace, wire)
     return _run_many(range(first, first + seeds), nodes, jobs or os.cpu_count() or 1, keep_going)
 
 
-def _run_one(seed: int, nodes: int | None, trace: bool) -> int:
+def _run_one(seed: int, nodes: int | None, trace: bool, wire: bool) -> int:
     from penstock.sim.cluster import draw_nodes
     from penstock.sim.runner import try_seed
 
-    outcome = try_seed(seed, nodes or draw_nodes(seed), click.echo if trace else None)
+    outcome = try_seed(seed, nodes or draw_nodes(seed), click.echo if trace else None, wire=wire)
     if outcome.failure is not None:
         _tell(outcome)
         return exits.FAILED

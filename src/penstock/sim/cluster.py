@@ -195,11 +195,17 @@ class Cluster:
 
 
 def run_seed(
-    seed: int, nodes: int = 1, *, kinds: tuple[str, ...] = KINDS, keep: int = 0, sink: Sink | None = None
+    seed: int,
+    nodes: int = 1,
+    *,
+    kinds: tuple[str, ...] = KINDS,
+    sink: Sink | None = None,
+    wire: bool = False,
 ) -> Result:
     """Runs one seed to its end. Raises what is wrong with it. `kinds` of faults other than all make other worlds."""
     chance = random.Random(f"{seed}:shape")
-    world = World(seed, keep=keep, sink=sink)
+    world = World(seed, sink=sink)
+    world.trace.wire = wire
     world.network.split_rate = chance.choice((0.0, 0.0, 0.1))
     cluster = Cluster(world, draw_shape(chance, nodes), draw_rates(chance, nodes, kinds))
     for machine in world.machines.values():

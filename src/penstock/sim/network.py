@@ -247,6 +247,7 @@ class Network:
             self, server.process, server.context.copy(), self._next_number(), back, client.there, client.here
         )
         accepted.peer, client.peer = client, accepted
+        accepted.is_accepted = True
         client.pause_reading()  # until its protocol is there
         self.connections[accepted.number] = accepted
         self.loop.call_soon(self._accept, server, accepted, context=accepted.context)

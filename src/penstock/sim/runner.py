@@ -25,11 +25,11 @@ class Outcome(NamedTuple):
     lines: tuple[str, ...] = ()
 
 
-def try_seed(seed: int, nodes: int, sink: Callable[[str], None] | None = None) -> Outcome:
+def try_seed(seed: int, nodes: int, sink: Callable[[str], None] | None = None, *, wire: bool = False) -> Outcome:
     """Runs a seed; a failed one is run again for its trace, which is the same to the last event."""
     start = time.perf_counter()
     try:
-        result = run_seed(seed, nodes, sink=sink)
+        result = run_seed(seed, nodes, sink=sink, wire=wire)
     except Exception as error:  # the edge: whatever is wrong with a seed is its outcome
         failure = f"{type(error).__name__}: {error}"
         lines = _last_lines(seed, nodes) if sink is None else ()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 class Trace:
     """`keep` is how many last lines are kept; a line costs more than its digest."""
 
-    __slots__ = ("_digest", "_now", "events", "keep", "lines", "sink")
+    __slots__ = ("_digest", "_now", "events", "keep", "lines", "sink", "wire")
 
     def __init__(self, now: Callable[[], float], keep: int = 0, sink: Callable[[str], None] | None = None) -> None:
         self._now = now
@@ -19,6 +19,8 @@ class Trace:
         self.keep = keep
         self.sink = sink
         self.lines: deque[str] = deque(maxlen=keep)
+        self.wire = False
+        """Whether every request that arrives is told."""
         self.events = 0
 
     @property

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.sim.process import Process
+from penstock.sim.wiretap import describe_requests
 
 if TYPE_CHECKING:
     from penstock.sim.network import Link, Network
@@ -54,6 +55,7 @@ class Endpoint(asyncio.Transport):
         self.wire = wire
         self.here = here
         self.there = there
+        self.is_accepted = False
         self.peer: Endpoint | None = None
         self.protocol: asyncio.BaseProtocol | None = None
         self.sent_bytes = 0
@@ -192,7 +194,10 @@ class Endpoint(asyncio.Transport):
                 self._feed(data)
 
     def _feed(self, data: bytes) -> None:
-        self.network.trace.mark(self.number, zlib.crc32(data))
+        trace = self.network.trace
+        trace.mark(self.number, zlib.crc32(data))
+        if trace.wire:
+            self._tell(data)
         protocol = self.protocol
         if isinstance(protocol, asyncio.BufferedProtocol):
             view = memoryview(data)
@@ -211,6 +216,12 @@ class Endpoint(asyncio.Transport):
             taken = len(data)
         self.received_bytes += taken
         self.network.taken(self)
+
+    def _tell(self, data: bytes) -> None:
+        assert self.peer is not None
+        what = describe_requests(data) if self.is_accepted else [f"{len(data)} B of answers"]
+        for each in what:
+            self.network.trace.say(self.process.name, f"<- {self.peer.process.name}: {each}")
 
     def reset(self) -> None:
         """The peer, or the network, cut the connection."""
