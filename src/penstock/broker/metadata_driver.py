@@ -1,11 +1,12 @@
-"""Runs the quorum over the metadata log: elects, appends, syncs, commits, replays, publishes, snapshots.
+"""Runs the quorum over the metadata log on every node: appends as leader, replicates as follower, commits, publishes.
 
-    append(records) -> log, pending image -> fsync -> high watermark -> committed image -> listeners, waiters
+    leader:    append(records) -> log, pending image -> fsync here and on a majority -> high watermark -> listeners
+    follower:  fetched batches -> log, pending image -> fsync, next fetch -> leader's high watermark -> listeners
 
-Two images: `pending` has everything appended, so that the next decision builds on the one before it without waiting
-for the disk; `image` has what is committed, and only that is ever shown. Log order makes this safe: if an entry is
-lost, so is everything decided after it.
-Hard rules: nothing is published or answered before its bytes are on stable storage; a failed sync ends the node.
+Two images: `pending` has everything in the log, so that a decision builds on the one before it without waiting, and a
+new leader has nothing to load; `image` has what is committed, and only that is ever shown. What is cut off the log is
+cut off `pending`. Hard rules: nothing is published or answered before it is committed; a leader that is overthrown
+answers `NotController` to whoever waits; a failed sync ends the node.
 """
 
 import asyncio
@@ -13,32 +14,49 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
-from penstock.broker.metadata_store import LoadedMetadata, MetadataStore
+from penstock.broker.context import RequestContext
+from penstock.broker.metadata_changes import delta_between
+from penstock.broker.metadata_snapshots import SnapshotSchedule
+from penstock.broker.metadata_store import (
+    LoadedMetadata,
+    MetadataStore,
+    MetadataUnreadable,
+    next_offset,
+)
+from penstock.broker.quorum_addresses import Address, AddressBook
+from penstock.broker.quorum_runner import QuorumRunner, Transport
+from penstock.broker.quorum_service import QuorumService
+from penstock.broker.quorum_wire import Place, Sender
 from penstock.log.directory import LogDirectory
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.features import record_version
 from penstock.metadata.image import BROKER_RESOURCE, MetadataImage
 from penstock.metadata.settings import BrokerSettings, SettingError
-from penstock.metadata.snapshot import SnapshotId
-from penstock.model.errors import Refusal
-from penstock.model.ports import SystemRng
-from penstock.quorum.control_records import build_leader_change
-from penstock.quorum.core import Bundle, LeaderChange, Quorum
-from penstock.quorum.election_state import ReplicaKey
-from penstock.quorum.voters import VoterHistory, VoterSet
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.ids import ZERO_UUID
+from penstock.model.ports import Rng, SystemRng
+from penstock.quorum.bundle import LeaderChange, SnapshotChunk, VotersChange
+from penstock.quorum.control_records import build_leader_change, build_voters, voters_in
+from penstock.quorum.core import Quorum
+from penstock.quorum.election_state import NOBODY, ElectionState, ReplicaKey
+from penstock.quorum.timeouts import QuorumTimeouts
+from penstock.quorum.voters import Endpoint, Voter, VoterHistory, VoterSet
+from penstock.records.batch import iter_headers
 from penstock.records.builder import BatchBuilder
+from penstock.records.reader import read_records
+from penstock.wire.generated.fetch import FetchRequest, FetchResponse
 from penstock.wire.records import encode_metadata_record
-from penstock.wire.struct import Message, RecordMessage
+from penstock.wire.struct import RecordMessage
 
 log = logging.getLogger("penstock.metadata")
 
 Listener = Callable[[MetadataDelta, MetadataImage], None]
 LeadershipListener = Callable[[bool], None]
-Address = tuple[str, int]
-ResponseT = TypeVar("ResponseT", bound=Message)
 _RECORDS_PER_TURN = 1_000
+_FAREWELL_S = 0.3  # how long a leader that stops waits for the others to hear of it
+_LAST_COMMIT_S = 2.0
 
 
 class MetadataUnavailable(Exception):
@@ -49,16 +67,8 @@ class NotController(MetadataUnavailable):
     """This node is not the active controller, or stopped being it before the change was committed."""
 
 
-class Transport(Protocol):
-    """How raft requests reach another node."""
-
-    async def request(
-        self, address: Address, message: Message, response_type: type[ResponseT], timeout_ms: int
-    ) -> ResponseT: ...
-
-
 class _Pending(NamedTuple):
-    """A change that is appended but not committed."""
+    """A change that is in the log but not known to be committed."""
 
     delta: MetadataDelta
     image: MetadataImage
@@ -75,6 +85,10 @@ class MetadataDriver:
         directory_id: bytes,
         pool: Executor | None,
         on_failed: Callable[[OSError], None],
+        *,
+        transport: Transport | None = None,
+        rng: Rng | None = None,
+        cluster_id: str | None = None,
     ) -> None:
         self.static_settings = static_settings
         self.settings = static_settings
@@ -82,24 +96,33 @@ class MetadataDriver:
         self.image = MetadataImage()
         """Everything committed."""
         self.pending = MetadataImage()
-        """Everything appended; what the next decision looks at."""
+        """Everything in the log; what the next decision looks at."""
+        self.controller_endpoints: tuple[Endpoint, ...] = ()
+        """Where this node serves the quorum. Set before `start`."""
+        self.quorum: QuorumService | None = None
+        """What other nodes and operators ask of the quorum; there from `start` on."""
+        self.cluster_id = cluster_id
         self._store = store
         self._log = store.log
         self._local = ReplicaKey(static_settings.node_id, directory_id)
         self._pool = pool
         self._on_failed = on_failed
-        self._quorum: Quorum | None = None
+        self._transport = transport
+        self._rng = rng or SystemRng()
+        places = (Place(*voter) for voter in static_settings.quorum_voter_list)
+        self._addresses = AddressBook(places)
+        self._core: Quorum | None = None
+        self._runner: QuorumRunner | None = None
         self._listeners: list[Listener] = []
         self._leadership_listeners: list[LeadershipListener] = []
-        self._is_active = False
+        self._active_epoch: int | None = None
         self._leader_known = asyncio.Event()
         self._uncommitted: deque[_Pending] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiters_epoch = -1
         self._unavailable: str | None = "the node is starting"
-        self._bytes_since_snapshot = 0
-        self._snapshot_due: asyncio.TimerHandle | None = None
-        self._snapshot_wanted = False
-        self._snapshot_task: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._snapshots = SnapshotSchedule(self)
 
     @property
     def end_offset(self) -> int:
@@ -108,26 +131,31 @@ class MetadataDriver:
 
     @property
     def epoch(self) -> int:
-        return self._quorum.epoch if self._quorum is not None else 0
+        return self._core.epoch if self._core is not None else 0
 
     @property
     def is_leader(self) -> bool:
-        return self._quorum is not None and self._quorum.leader is not None
+        return self._core is not None and self._core.leader is not None
 
     @property
     def is_active(self) -> bool:
         """Leader, with an entry of its own epoch committed: decisions may build on `pending`."""
-        return self._is_active
+        return self._active_epoch is not None and self.is_leader and self._active_epoch == self.epoch
 
     @property
     def leader_id(self) -> int | None:
         """The leader of the quorum as far as this node knows; None while there is none."""
-        return self._local.id if self.is_leader else None
+        if self._core is None or self._core.leader_id == NOBODY:
+            return None
+        return self._core.leader_id
 
     @property
     def leader_address(self) -> Address | None:
         """Where the leader's controller listener is; None while it is not known, and on the leader itself."""
-        return None
+        leader_id = self.leader_id
+        if leader_id is None or leader_id == self._local.id or self._core is None:
+            return None
+        return self._addresses.find(leader_id, self._core.voters)
 
     async def wait_active_controller_known(self) -> None:
         """Returns when there is a leader to speak to: another node, or this one once it is active."""
@@ -144,56 +172,94 @@ class MetadataDriver:
     # --- starting and stopping ------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Loads and becomes leader; what was loaded is committed with the first append. `MetadataUnreadable`."""
+        """Loads and joins the quorum; with one voter it leads it already. Raises `MetadataUnreadable`."""
         loop = asyncio.get_running_loop()
-        loaded, bundle = await loop.run_in_executor(self._pool, self._load_and_stand)
+        loaded = await loop.run_in_executor(self._pool, self._store.load)
         image = loaded.delta.close(loaded.end_offset, loaded.last_epoch, loaded.timestamp_ms)
         self.pending = image
         self._uncommitted.append(_Pending(loaded.delta, image, 0))
-        self._bytes_since_snapshot = self._log.size_bytes
+        self._snapshots.bytes_since = self._log.size_bytes
         self._store.directory.on_failed = self._directory_failed
         self._store.directory.start(loop, self._pool, sync_workers=1)
         self._log.on_synced = self._synced
+        core = self._core = self._build_core(loaded)
+        settings = self.static_settings
+        runner = self._runner = QuorumRunner(
+            core,
+            self,
+            self._addresses,
+            self._transport,
+            Sender(self.cluster_id, self.controller_endpoints),
+            settings.controller_quorum_request_timeout_ms,
+        )
+        runner.on_bug = self._quorum_failed
+        self.quorum = QuorumService(runner, self._store, self._addresses, self._pool, self.cluster_id, self)
         self._unavailable = None
-        self._carry_out(bundle)
+        runner.post(core.start)
+        if core.is_voter and len(core.voters) == 1:
+            await self._leader_known.wait()
+            if self._failure is not None:
+                raise self._failure
 
-    def _load_and_stand(self) -> tuple[LoadedMetadata, Bundle]:
-        """In the pool: reads what there is and makes this node's vote for itself durable."""
-        loaded = self._store.load()
-        history = VoterHistory(VoterSet([self._local]))
-        self._quorum = quorum = Quorum(self._local, history, loaded.election, self._store.view, SystemRng())
-        bundle = quorum.start(0)
-        while bundle.persist is not None:
-            self._store.write_election_state(bundle.persist)
-            bundle = quorum.persisted(bundle.persist, 0)
-        return loaded, bundle
+    def _build_core(self, loaded: LoadedMetadata) -> Quorum:
+        settings = self.static_settings
+        timeouts = QuorumTimeouts(
+            settings.controller_quorum_fetch_timeout_ms,
+            settings.controller_quorum_election_timeout_ms,
+            settings.controller_quorum_retry_backoff_ms,
+        )
+        base = loaded.snapshot_voters or self._first_voters()
+        history = VoterHistory(base, loaded.voters, base_is_written=loaded.snapshot_voters is not None)
+        return Quorum(self._local, history, loaded.election, self._store.view, self._rng, timeouts)
+
+    def _first_voters(self) -> VoterSet:
+        """Before the log names any: those of the configuration, or this node alone."""
+        listed = self.static_settings.quorum_voter_list
+        if not listed:
+            return VoterSet([Voter(self._local, self.controller_endpoints)])
+        name = next(iter(self.static_settings.controller_listener_names), "CONTROLLER")
+        return VoterSet(
+            Voter(ReplicaKey(voter.id, ZERO_UUID), (Endpoint(name, voter.host, voter.port),)) for voter in listed
+        )
 
     async def stop(self) -> None:
-        """Commits what is appended, then lets go of the files."""
-        while self._uncommitted and self._unavailable is None:
-            await self.committed(self._log.end_offset)
-        if self._snapshot_due is not None:
-            self._snapshot_due.cancel()
-        if self._snapshot_task is not None:
-            await self._snapshot_task
-        if self._quorum is not None:
-            self._quorum.resign(0)
-        self._set_active(False)
-        self._fail_waiters("the node is stopping")
+        """Commits what is appended, hands leadership over, then lets go of the files."""
+        if self.is_leader and self._uncommitted and self._unavailable is None:
+            try:
+                await asyncio.wait_for(self.committed(self._log.end_offset), _LAST_COMMIT_S)
+            except (TimeoutError, MetadataUnavailable) as error:
+                log.warning("stopping with changes that are not committed: %s", error)
+        await self._snapshots.stop()
+        if self._runner is not None:
+            await self._runner.resign(_FAREWELL_S)
+            await self._runner.stop()
+        self._set_active(None)
+        self._fail_waiters(MetadataUnavailable("the change was not committed: the node is stopping"))
+        self._unavailable = "the node is stopping"
         directory = self._store.directory
         if directory.commit is not None:
             await directory.commit.drain()
         directory.stop()
         await asyncio.get_running_loop().run_in_executor(self._pool, self._store.close)
 
+    async def abandon(self) -> None:
+        """Ends as a crash would: nothing is said, nothing is written. For tests."""
+        self._unavailable = "the node was abandoned"
+        await self._snapshots.stop()
+        if self._runner is not None:
+            await self._runner.stop()
+        if self._store.directory.commit is not None:
+            self._store.directory.commit.stop()
+
     # --- appending and committing ---------------------------------------------------------------------------
 
     async def append(self, records: Iterable[RecordMessage], now_ms: int) -> int:
         """Appends the records of one decision as one batch; answers the end offset that commits them.
 
-        Callers take turns. Raises `MetadataUnavailable`, and then nothing has changed.
+        Callers take turns. Raises `MetadataUnavailable` or `NotController`, and then nothing has changed.
         """
         self._check_available()
+        epoch = self.epoch
         builder = BatchBuilder()
         delta = MetadataDelta(self.pending)
         offset = self._log.end_offset
@@ -204,75 +270,177 @@ class MetadataDriver:
                 await asyncio.sleep(0)
         if not builder.record_count:
             return offset
+        self._check_available()
+        if self.epoch != epoch or self._log.end_offset != offset:
+            raise NotController("leadership changed while the decision was written down")
         end_offset = offset + builder.record_count
-        image = delta.close(end_offset, self.epoch, now_ms)
-        self._append_batch(builder.build(), delta, image)
+        image = delta.close(end_offset, epoch, now_ms)
+        outcome = self._append_batch(builder.build(), delta, image)
+        if isinstance(outcome, Refusal):
+            raise MetadataUnavailable(outcome.message)
+        runner = self._runner
+        assert runner is not None
+        runner.post(lambda at_ms: runner.quorum.appended(epoch, end_offset, at_ms))
         return end_offset
 
     async def committed(self, end_offset: int) -> None:
-        """Returns when everything below `end_offset` is committed and published. Raises `MetadataUnavailable`."""
+        """Returns when everything below `end_offset` is committed and published.
+
+        Raises `MetadataUnavailable`, or `NotController` when this node stops being leader before that.
+        """
         if self.image.end_offset >= end_offset:
             return
         self._check_available()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters_epoch = self.epoch
         self._waiters.append((end_offset, waiter))
         await waiter
 
     def _check_available(self) -> None:
         if self._unavailable is not None:
             raise MetadataUnavailable(f"the metadata log takes no records: {self._unavailable}")
+        if not self.is_leader:
+            raise NotController("this node is not the active controller")
 
-    def _append_batch(self, batch: bytearray, delta: MetadataDelta, image: MetadataImage) -> None:
-        result = self._log.append_as_leader(batch, self.epoch, image.timestamp_ms, origin="coordinator")
+    def _append_batch(self, batch: bytearray, delta: MetadataDelta, image: MetadataImage) -> int | Refusal:
+        result = self._log.append_as_leader(batch, image.epoch, image.timestamp_ms, origin="coordinator")
         if isinstance(result, Refusal):
-            raise MetadataUnavailable(result.message)
-        assert self._quorum is not None
+            return result
         self.pending = image
         self._uncommitted.append(_Pending(delta, image, len(batch)))
-        self._quorum.appended(self.epoch, result.end_offset, 0)
+        self._wrote()
+        return result.end_offset
+
+    def _wrote(self) -> None:
         if not self._store.flushes:
-            self._carry_out(self._quorum.synced(result.end_offset, 0))
+            asyncio.get_running_loop().call_soon(self._synced, self._log.end_offset)
 
-    def _synced(self, end_offset: int) -> None:
-        assert self._quorum is not None
-        self._carry_out(self._quorum.synced(end_offset, 0))
+    def _synced(self, _end_offset: int) -> None:
+        runner = self._runner
+        if runner is not None:
+            view = self._store.view
+            runner.post(lambda now_ms: runner.quorum.synced(view.synced_end_offset, now_ms))
 
-    def _carry_out(self, bundle: Bundle) -> None:
-        """The rest of a bundle: its election state is durable already."""
-        for change in bundle.append:
-            assert isinstance(change, LeaderChange)
-            now_ms = self._store.clock.now_ms()
-            delta = MetadataDelta(self.pending)
-            image = delta.close(self._log.end_offset + 1, change.epoch, now_ms)
-            self._append_batch(build_leader_change(change, now_ms), delta, image)
-        if bundle.high_watermark is not None:
-            self._commit(bundle.high_watermark)
+    # --- what the quorum asks for (`MetadataKeeper`) ----------------------------------------------------------
 
-    def _commit(self, high_watermark: int) -> None:
+    async def persist(self, state: ElectionState) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._store.write_election_state, state)
+
+    def append_control(self, change: LeaderChange | VotersChange) -> int | Refusal:
+        now_ms = self._store.clock.now_ms()
+        if isinstance(change, LeaderChange):
+            batch = build_leader_change(change, now_ms)
+        else:
+            assert self._core is not None
+            is_first = self._core.history.is_first
+            batch = build_voters(change.voters, change.epoch, now_ms, with_version=is_first)
+            log.info("the voters are now %s", sorted(change.voters.ids))
+        count = next(header.record_count for _, header in iter_headers(batch))
+        delta = MetadataDelta(self.pending)
+        image = delta.close(self._log.end_offset + count, change.epoch, now_ms)
+        return self._append_batch(batch, delta, image)
+
+    async def replicate(self, records: Any) -> list[tuple[int, VoterSet]] | Refusal:
+        """Writes what the leader sent, and replays it into `pending`."""
+        start = self._log.end_offset
+        first = next((header.base_offset for _, header in iter_headers(records)), -1)
+        if first != start:
+            return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log ends at {start}, the leader sent {first}")
+        delta = MetadataDelta(self.pending)
+        timestamp_ms = await self._replay(records, delta)
+        result = self._log.append_as_follower(records, self.epoch)
+        if isinstance(result, Refusal):
+            return result
+        if self._log.end_offset != next_offset(records):
+            raise AssertionError("a part of what the leader sent was written")
+        image = delta.close(self._log.end_offset, self._store.view.last_epoch, timestamp_ms)
+        self.pending = image
+        self._uncommitted.append(_Pending(delta, image, len(records)))
+        self._wrote()
+        return voters_in(records)
+
+    async def _replay(self, records: Any, delta: MetadataDelta) -> int:
+        """In turns, so that a large change does not keep the loop."""
+        timestamp_ms = count = 0
+        for pos, header in iter_headers(records):
+            timestamp_ms = max(timestamp_ms, header.max_timestamp)
+            for record in read_records(records, pos) if not header.is_control else ():
+                delta.replay_encoded(record.value or b"", record.offset)
+                count += 1
+                if count % _RECORDS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+        return timestamp_ms
+
+    async def truncate(self, end_offset: int) -> None:
+        """The leader has another history: ours is cut, in the log and in `pending`."""
+        log.info("the metadata log is cut from %d to %d", self._log.end_offset, end_offset)
+        self._log.truncate_to(end_offset)
+        end_offset = self._log.end_offset
+        while self._uncommitted and self._uncommitted[-1].image.end_offset > end_offset:
+            self._uncommitted.pop()
+        kept = self._uncommitted[-1].image if self._uncommitted else self.image
+        if kept.end_offset < end_offset:
+            loop = asyncio.get_running_loop()
+            delta, image = await loop.run_in_executor(self._pool, self._store.replay_behind, kept)
+            self._uncommitted.append(_Pending(delta, image, 0))
+            kept = image
+        self.pending = kept
+        if self._store.directory.commit is not None:
+            self._store.directory.commit.request(self._log, end_offset)
+
+    async def take_chunk(self, chunk: SnapshotChunk) -> VoterSet | bool | None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._pool, self._store.write_chunk, chunk.snapshot, chunk.position, chunk.data)
+        if not chunk.is_last:
+            return True
+        try:
+            image, voters = await loop.run_in_executor(self._pool, self._store.receive_snapshot, chunk.snapshot)
+        except MetadataUnreadable as error:
+            log.error("the leader's snapshot is of no use: %s", error)
+            return False
+        delta = await loop.run_in_executor(self._pool, delta_between, self.image, image)
+        self._store.begin_behind(chunk.snapshot)
+        self._uncommitted.clear()
+        self._uncommitted.append(_Pending(delta, image, 0))
+        self.pending = image
+        log.info("metadata snapshot %s taken from the leader", chunk.snapshot.file_name)
+        return voters
+
+    def commit(self, high_watermark: int) -> None:
         while self._uncommitted and self._uncommitted[0].image.end_offset <= high_watermark:
             change = self._uncommitted.popleft()
             self.image = change.image
-            self._bytes_since_snapshot += change.size_bytes
+            self._snapshots.bytes_since += change.size_bytes
             if not change.delta.is_empty:
                 self._publish(change.delta)
-        if not self._is_active and self.is_leader:
-            self._set_active(True)
         while self._waiters and self._waiters[0][0] <= self.image.end_offset:
             waiter = self._waiters.popleft()[1]
             if not waiter.done():
                 waiter.set_result(None)
-        self._consider_snapshot()
+        self._snapshots.consider()
 
-    def _set_active(self, is_active: bool) -> None:
-        if self._is_active == is_active:
-            return
-        self._is_active = is_active
-        if is_active:
+    def settle(self) -> None:
+        """Leadership may have changed."""
+        core = self._core
+        assert core is not None
+        leader = core.leader
+        if self._waiters and (leader is None or self._waiters_epoch != core.epoch):
+            self._fail_waiters(NotController("this node is not the active controller any more"))
+        is_active = leader is not None and (len(core.voters) == 1 or leader.high_watermark is not None)
+        self._set_active(core.epoch if is_active else None)
+        if is_active or self.leader_address is not None:
             self._leader_known.set()
         else:
             self._leader_known.clear()
-        for listener in self._leadership_listeners:
-            listener(is_active)
+
+    def _set_active(self, epoch: int | None) -> None:
+        before, self._active_epoch = self._active_epoch, epoch
+        if before == epoch:
+            return
+        for is_active in ([False] if before is not None else []) + ([True] if epoch is not None else []):
+            log.info("node %d is %s the active controller", self._local.id, "now" if is_active else "no longer")
+            for listener in self._leadership_listeners:
+                listener(is_active)
 
     def _publish(self, delta: MetadataDelta) -> None:
         if any(resource_type == BROKER_RESOURCE for resource_type, _ in delta.changed_configs):
@@ -288,60 +456,57 @@ class MetadataDriver:
         except SettingError as error:  # it was fine when it was stored; the static settings around it have changed
             log.error("the stored dynamic settings do not fit the configuration and are ignored: %s", error)
 
+    async def handle_fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
+        """A fetch of `__cluster_metadata`, by a voter or an observer."""
+        if self.quorum is None:
+            return FetchResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
+        return await self.quorum.fetch(request)
+
     # --- failure --------------------------------------------------------------------------------------------
 
     def _directory_failed(self, _directory: LogDirectory, error: OSError) -> None:
-        self._fail_waiters(f"the log directory failed ({error})")
+        self._become_unavailable(f"the log directory failed ({error})")
         self._on_failed(error)
 
-    def _fail_waiters(self, reason: str) -> None:
+    def _quorum_failed(self, error: BaseException) -> None:
+        self._failure = error
+        self._become_unavailable(f"the quorum failed ({error})")
+        self._on_failed(error if isinstance(error, OSError) else OSError(str(error)))
+        self._leader_known.set()  # whoever waits looks again
+
+    def _become_unavailable(self, reason: str) -> None:
         self._unavailable = reason
+        self._set_active(None)
+        self._fail_waiters(MetadataUnavailable(f"the change was not committed: {reason}"))
+
+    def _fail_waiters(self, error: MetadataUnavailable) -> None:
         waiters, self._waiters = self._waiters, deque()
         for _, waiter in waiters:
             if not waiter.done():
-                waiter.set_exception(MetadataUnavailable(f"the change was not committed: {reason}"))
+                waiter.set_exception(error)
 
     # --- snapshots ------------------------------------------------------------------------------------------
 
-    def _consider_snapshot(self) -> None:
-        """Starts a snapshot when enough was written, at a moment when all of the log is committed.
+    @property
+    def can_snapshot(self) -> bool:
+        """Whether all of the log is committed: then it can be split exactly at its end."""
+        return self._unavailable is None and self._log.end_offset == self.image.end_offset
 
-        Then the log can be split exactly there, and the part in front goes once the snapshot is durable.
-        """
-        if self._snapshot_task is not None or not self._bytes_since_snapshot or self._unavailable is not None:
-            return
-        settings = self.settings
-        if self._bytes_since_snapshot >= settings.metadata_log_max_record_bytes_between_snapshots:
-            self._snapshot_wanted = True
-        if self._snapshot_wanted and self._log.end_offset == self.image.end_offset:
-            self._start_snapshot()
-        elif self._snapshot_due is None and settings.metadata_log_max_snapshot_interval_ms:
-            loop = asyncio.get_running_loop()
-            delay = settings.metadata_log_max_snapshot_interval_ms / 1000
-            self._snapshot_due = loop.call_later(delay, self._snapshot_is_due)
-
-    def _snapshot_is_due(self) -> None:
-        self._snapshot_due = None
-        self._snapshot_wanted = True
-        self._consider_snapshot()
-
-    def _start_snapshot(self) -> None:
-        self._snapshot_wanted = False
-        self._bytes_since_snapshot = 0
-        if self._snapshot_due is not None:
-            self._snapshot_due.cancel()
-            self._snapshot_due = None
+    def split_log(self) -> MetadataImage:
+        """A new segment begins where this image ends, so that what lies in front can go."""
         self._log.roll()
-        self._snapshot_task = asyncio.get_running_loop().create_task(self._snapshot(self.image))
+        return self.image
 
-    async def _snapshot(self, image: MetadataImage) -> None:
+    async def write_snapshot(self, image: MetadataImage) -> None:
+        """Into a file; then the log in front of it goes. Raises OSError."""
+        core = self._core
+        assert core is not None
+        voters = core.history.at(image.end_offset)
         loop = asyncio.get_running_loop()
-        try:
-            snapshot: SnapshotId = await loop.run_in_executor(self._pool, self._store.write_snapshot, image)
-        except OSError as error:  # the log is still whole; the next one may succeed
-            log.error("writing a metadata snapshot failed: %s", error)
-        else:
-            self._log.delete_records_before(snapshot.end_offset)
-            log.info("metadata snapshot %s written", snapshot.file_name)
-        finally:
-            self._snapshot_task = None
+        written = voters if core.history.is_written and voters.is_pinned else None
+        snapshot = await loop.run_in_executor(self._pool, self._store.write_snapshot, image, written)
+        view = self._store.view
+        if view.snapshot is None or view.snapshot < snapshot:
+            view.snapshot = snapshot
+        self._log.delete_records_before(snapshot.end_offset)
+        log.info("metadata snapshot %s written", snapshot.file_name)

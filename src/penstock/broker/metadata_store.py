@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from penstock.broker.quorum_wire import METADATA_TOPIC_ID
 from penstock.log.checkpoints import read_whole, write_atomically
 from penstock.log.config import LogConfig
 from penstock.log.directory import LogDirectory
@@ -27,7 +28,8 @@ from penstock.metadata.snapshot import (
     parse_snapshot_name,
     replay_snapshot,
 )
-from penstock.model.ports import Buffer, Clock, Disk
+from penstock.model.ports import Buffer, Clock, Disk, DiskFile
+from penstock.quorum.control_records import voters_in
 from penstock.quorum.election_state import (
     FILE_NAME,
     CorruptElectionState,
@@ -35,13 +37,13 @@ from penstock.quorum.election_state import (
     decode_election_state,
     encode_election_state,
 )
-from penstock.quorum.messages import SnapshotId as QuorumSnapshotId
+from penstock.quorum.voters import VoterSet
 from penstock.records.batch import CorruptBatch, iter_headers
 from penstock.records.reader import read_records
 from penstock.wire.errors import WireError
 
-METADATA_TOPIC_ID = bytes(15) + b"\x01"  # Kafka's well-known one
 _READ_BYTES = 4 << 20
+_DAMAGE = (CorruptElectionState, CorruptSnapshot, CorruptSegment, CorruptBatch, WireError)
 _OPEN_FILES = 8
 
 log = logging.getLogger("penstock.metadata")
@@ -60,6 +62,9 @@ class LoadedMetadata(NamedTuple):
     last_epoch: int
     timestamp_ms: int
     snapshot: SnapshotId | None
+    snapshot_voters: VoterSet | None
+    voters: list[tuple[int, VoterSet]]
+    """Voter sets in the log, with their offsets."""
 
 
 class _MetadataDirectory(LogDirectory):
@@ -94,7 +99,8 @@ class MetadataLogView:
     def __init__(self, log: PartitionLog, flushes: bool) -> None:
         self._log = log
         self._flushes = flushes
-        self.snapshot: QuorumSnapshotId | None = None
+        self.snapshot: SnapshotId | None = None
+        """The newest one, whole and on stable storage."""
 
     @property
     def start_offset(self) -> int:
@@ -138,25 +144,49 @@ class MetadataStore:
     def load(self) -> LoadedMetadata:
         """Reads everything. Raises `MetadataUnreadable`."""
         self.directory.prepare(self.log.name)
+        voters: list[tuple[int, VoterSet]] = []
         try:
             content = read_whole(self.disk, f"{self.log.path}/{FILE_NAME}")
             election = decode_election_state(content) if content is not None else ElectionState()
             snapshot = max(self._snapshots(), default=None)
             if snapshot is not None:
-                self.view.snapshot = QuorumSnapshotId(*snapshot)
+                self.view.snapshot = snapshot
                 self.directory.log_start_offsets[self.log.name] = snapshot.end_offset
             self.log.load()
             if self.directory.failure is not None:
                 raise MetadataUnreadable(f"the metadata log cannot be read: {self.directory.failure}")
+            self._know_epoch_of_snapshot()
             delta = MetadataDelta(MetadataImage())
-            timestamp_ms = self._replay_snapshot(snapshot, delta) if snapshot is not None else -1
-            timestamp_ms = self._replay_log(snapshot.end_offset if snapshot else 0, delta, timestamp_ms)
-        except (CorruptElectionState, CorruptSnapshot, CorruptSegment, CorruptBatch, WireError) as error:
+            timestamp_ms, snapshot_voters = self._replay_snapshot(snapshot, delta)
+            timestamp_ms = self._replay_log(snapshot.end_offset if snapshot else 0, delta, timestamp_ms, voters)
+        except _DAMAGE as error:
             raise MetadataUnreadable(f"the metadata of this node cannot be read: {error}") from error
         except (UnsupportedRecord, UnsupportedLevel) as error:
             raise MetadataUnreadable(str(error)) from error
-        last_epoch = max(self.log.leader_epochs.latest, snapshot.epoch if snapshot is not None else 0)
-        return LoadedMetadata(election, delta, self.log.end_offset, last_epoch, timestamp_ms, snapshot)
+        end_offset, last_epoch = self.log.end_offset, self.view.last_epoch
+        return LoadedMetadata(
+            election, delta, end_offset, last_epoch, timestamp_ms, snapshot, snapshot_voters, voters
+        )
+
+    def replay_behind(self, image: MetadataImage) -> tuple[MetadataDelta, MetadataImage]:
+        """What the log holds behind `image`, after its end was cut off. Raises `MetadataUnreadable`."""
+        delta = MetadataDelta(image)
+        timestamp_ms = image.timestamp_ms
+        offset = image.end_offset
+        try:
+            if self.view.snapshot is not None and offset < self.view.snapshot.end_offset:
+                timestamp_ms, _ = self._replay_snapshot(self.view.snapshot, delta)
+                offset = self.view.snapshot.end_offset
+            timestamp_ms = self._replay_log(offset, delta, timestamp_ms, [])
+        except (*_DAMAGE, UnsupportedRecord, UnsupportedLevel) as error:
+            raise MetadataUnreadable(f"the metadata of this node cannot be read: {error}") from error
+        return delta, delta.close(self.log.end_offset, self.view.last_epoch, timestamp_ms)
+
+    def _know_epoch_of_snapshot(self) -> None:
+        """A log that begins behind a snapshot knows the epoch in front of its first entry from it alone."""
+        snapshot = self.view.snapshot
+        if snapshot is not None and self.log.leader_epochs.latest < snapshot.epoch:
+            self.log.leader_epochs.assign(snapshot.epoch, snapshot.end_offset)
 
     def write_election_state(self, state: ElectionState) -> None:
         path = f"{self.log.path}/{FILE_NAME}"
@@ -168,18 +198,73 @@ class MetadataStore:
             self._write_file(path + ".tmp", [content])
             self.disk.rename(path + ".tmp", path)
 
-    def write_snapshot(self, image: MetadataImage) -> SnapshotId:
+    def write_snapshot(self, image: MetadataImage, voters: VoterSet | None) -> SnapshotId:
         """Writes the image beside the log and removes older snapshots. The log in front of it may go afterwards."""
         snapshot = SnapshotId(image.end_offset, image.epoch)
         path = f"{self.log.path}/{snapshot.file_name}"
-        self._write_file(path + ".part", encode_snapshot(image, self.clock.now_ms()))
+        self._write_file(path + ".part", encode_snapshot(image, self.clock.now_ms(), voters))
+        self._publish_snapshot(snapshot)
+        return snapshot
+
+    def _publish_snapshot(self, snapshot: SnapshotId) -> None:
+        path = f"{self.log.path}/{snapshot.file_name}"
         self.disk.rename(path + ".part", path)
         if self.flushes:
             self.disk.sync_dir(self.log.path)
         for old in self._snapshots():
             if old < snapshot:
                 self.disk.remove(f"{self.log.path}/{old.file_name}")
-        return snapshot
+
+    # --- snapshots on their way from node to node -----------------------------------------------------------------
+
+    def read_snapshot(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[int, bytes] | None:
+        """Size of the file and a piece of it; None when it is gone."""
+        try:
+            file = self.disk.open(f"{self.log.path}/{snapshot.file_name}", writable=False)
+        except FileNotFoundError:
+            return None
+        try:
+            return file.size(), file.read_at(position, max_bytes)
+        finally:
+            file.close()
+
+    def write_chunk(self, snapshot: SnapshotId, position: int, data: Buffer) -> None:
+        file = self._open_part(snapshot)
+        try:
+            file.truncate(position)
+            file.write_at(position, [data])
+        finally:
+            file.close()
+
+    def receive_snapshot(self, snapshot: SnapshotId) -> tuple[MetadataImage, VoterSet | None]:
+        """The last piece is there: reads it, and makes it durable under its name. Raises `MetadataUnreadable`."""
+        path = f"{self.log.path}/{snapshot.file_name}"
+        file = self._open_part(snapshot)
+        try:
+            content = file.read_at(0, file.size())
+            if self.flushes:
+                file.sync()
+        finally:
+            file.close()
+        delta = MetadataDelta(MetadataImage())
+        try:
+            timestamp_ms = replay_snapshot(content, snapshot, delta)
+            voters = voters_in(content)
+        except (*_DAMAGE, UnsupportedRecord, UnsupportedLevel) as error:
+            self.disk.remove(path + ".part")
+            raise MetadataUnreadable(f"the snapshot {snapshot.file_name} cannot be read: {error}") from error
+        self._publish_snapshot(snapshot)
+        image = delta.close(snapshot.end_offset, snapshot.epoch, timestamp_ms)
+        return image, voters[-1][1] if voters else None
+
+    def begin_behind(self, snapshot: SnapshotId) -> None:
+        """On the loop: the log is replaced by the snapshot that was received."""
+        self.view.snapshot = max(snapshot, self.view.snapshot or snapshot)
+        self.log.truncate_full_and_start_at(snapshot.end_offset)
+        self._know_epoch_of_snapshot()
+
+    def _open_part(self, snapshot: SnapshotId) -> DiskFile:
+        return self.disk.open(f"{self.log.path}/{snapshot.file_name}.part", create=True)
 
     def close(self) -> None:
         """After the directory was stopped. On a full disk the indexes stay behind: the next start completes them."""
@@ -206,12 +291,19 @@ class MetadataStore:
         found = (parse_snapshot_name(name) for name in self.disk.list_dir(self.log.path))
         return [snapshot for snapshot in found if snapshot is not None]
 
-    def _replay_snapshot(self, snapshot: SnapshotId, delta: MetadataDelta) -> int:
-        content = read_whole(self.disk, f"{self.log.path}/{snapshot.file_name}")
-        return replay_snapshot(content or b"", snapshot, delta)
+    def _replay_snapshot(self, snapshot: SnapshotId | None, delta: MetadataDelta) -> tuple[int, VoterSet | None]:
+        """Answers the snapshot's last contained timestamp and the voters it names."""
+        if snapshot is None:
+            return -1, None
+        content = read_whole(self.disk, f"{self.log.path}/{snapshot.file_name}") or b""
+        timestamp_ms = replay_snapshot(content, snapshot, delta)
+        voters = voters_in(content)
+        return timestamp_ms, voters[-1][1] if voters else None
 
-    def _replay_log(self, offset: int, delta: MetadataDelta, timestamp_ms: int) -> int:
-        """Replays from `offset` to the end; answers the timestamp of the last batch."""
+    def _replay_log(
+        self, offset: int, delta: MetadataDelta, timestamp_ms: int, voters: list[tuple[int, VoterSet]]
+    ) -> int:
+        """Replays from `offset` to the end; answers the timestamp of the last batch, and adds to `voters`."""
         log = self.log
         if log.log_start_offset > offset:
             raise MetadataUnreadable(
@@ -222,11 +314,24 @@ class MetadataStore:
             content = log.read_bytes(offset, _READ_BYTES)
             if not isinstance(content, bytes) or not content:
                 raise MetadataUnreadable(f"the metadata log cannot be read at offset {offset}")
-            for pos, header in iter_headers(content):
-                if header.next_offset > offset and not header.is_control:
-                    for record in read_records(content, pos):
-                        if record.offset >= offset:
-                            delta.replay_encoded(record.value or b"", record.offset)
-                offset = max(offset, header.next_offset)
-                timestamp_ms = max(timestamp_ms, header.max_timestamp)
+            timestamp_ms = max(timestamp_ms, replay_batches(content, offset, delta))
+            voters += voters_in(content)
+            offset = next_offset(content)
         return timestamp_ms
+
+
+def replay_batches(content: Buffer, offset: int, delta: MetadataDelta) -> int:
+    """Replays the records from `offset` on; answers the largest timestamp."""
+    timestamp_ms = -1
+    for pos, header in iter_headers(content):
+        if header.next_offset > offset and not header.is_control:
+            for record in read_records(content, pos):
+                if record.offset >= offset:
+                    delta.replay_encoded(record.value or b"", record.offset)
+        timestamp_ms = max(timestamp_ms, header.max_timestamp)
+    return timestamp_ms
+
+
+def next_offset(content: Buffer) -> int:
+    """Where these batches end."""
+    return max(header.next_offset for _, header in iter_headers(content))

@@ -7,7 +7,6 @@ replaying the whole log gives. A file without its footer is not a snapshot.
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.features import record_version
@@ -19,9 +18,12 @@ from penstock.quorum.control_records import (
     SNAPSHOT_HEADER,
     build_snapshot_footer,
     build_snapshot_header,
+    build_voters,
     control_type,
     snapshot_timestamp,
 )
+from penstock.quorum.messages import SnapshotId as SnapshotId  # known here by this name
+from penstock.quorum.voters import VoterSet
 from penstock.records.batch import CorruptBatch, crc_is_valid, iter_headers
 from penstock.records.builder import BatchBuilder
 from penstock.records.reader import read_records
@@ -41,17 +43,6 @@ _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _BATCH_BYTES = 256 * 1024
 
 
-class SnapshotId(NamedTuple):
-    """`end_offset` is exclusive: the first record not contained has it."""
-
-    end_offset: int
-    epoch: int
-
-    @property
-    def file_name(self) -> str:
-        return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
-
-
 class CorruptSnapshot(Exception):
     """A snapshot file that cannot be used. The message is for the operator."""
 
@@ -61,11 +52,14 @@ def parse_snapshot_name(name: str) -> SnapshotId | None:
     return SnapshotId(int(match[1]), int(match[2])) if match else None
 
 
-def encode_snapshot(image: MetadataImage, now_ms: int) -> Iterator[bytearray]:
-    """The file, batch by batch. Runs in the pool: the image does not change under it."""
+def encode_snapshot(image: MetadataImage, now_ms: int, voters: VoterSet | None = None) -> Iterator[bytearray]:
+    """The file, batch by batch, with the voters at its end. In the pool: the image does not change under it."""
     epoch = image.epoch
     yield build_snapshot_header(image.timestamp_ms, epoch, now_ms)
     offset = 1
+    if voters is not None:
+        yield build_voters(voters, epoch, now_ms, base_offset=offset, with_version=True)
+        offset += 2
     builder = BatchBuilder()
     for record in image_records(image):
         builder.append(None, encode_metadata_record(record, record_version(record)), (), now_ms)

@@ -174,7 +174,7 @@ class Quorum:
 
     def snapshot_loaded(self, voters: VoterSet | None, now_ms: float) -> Bundle:
         """The log was replaced by the snapshot that was asked for; `voters` are those it names."""
-        self.history.restart(voters if voters is not None else self.history.current)
+        self.history.restart(voters)
         following.snapshot_done(self, now_ms)
         return self.take()
 

@@ -101,10 +101,13 @@ class VoterSet:
 class VoterHistory:
     """Which set holds at which offset of the log: the last VotersRecord, committed or not (R12)."""
 
-    __slots__ = ("_base", "_entries")
+    __slots__ = ("_base", "_base_is_written", "_entries")
 
-    def __init__(self, base: VoterSet, entries: Iterable[tuple[int, VoterSet]] = ()) -> None:
+    def __init__(
+        self, base: VoterSet, entries: Iterable[tuple[int, VoterSet]] = (), *, base_is_written: bool = False
+    ) -> None:
         self._base = base
+        self._base_is_written = base_is_written
         self._entries = list(entries)
 
     @property
@@ -118,7 +121,13 @@ class VoterHistory:
 
     @property
     def is_written(self) -> bool:
-        return bool(self._entries)
+        """Whether the voters are those of a record, in the log or a snapshot, and not of the configuration."""
+        return self._base_is_written or bool(self._entries)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the current set is the first that was ever written."""
+        return not self._base_is_written and len(self._entries) == 1
 
     def at(self, end_offset: int) -> VoterSet:
         """The set that holds for a log that ends at `end_offset`."""
@@ -133,7 +142,7 @@ class VoterHistory:
         """What was written at or behind `end_offset` was never so."""
         self._entries = [entry for entry in self._entries if entry[0] < end_offset]
 
-    def restart(self, voters: VoterSet) -> None:
-        """The log was replaced by a snapshot that names these voters."""
-        self._base = voters
+    def restart(self, voters: VoterSet | None) -> None:
+        """The log was replaced by a snapshot that names these voters, or none."""
+        self._base, self._base_is_written = (voters, True) if voters is not None else (self._base, False)
         self._entries = []

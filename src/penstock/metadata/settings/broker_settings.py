@@ -23,8 +23,7 @@ _HINTS = {
     "advertised.host.name": "use advertised.listeners, for example PLAINTEXT://myhost:9092",
     "advertised.port": "use advertised.listeners, for example PLAINTEXT://myhost:9092",
     "zookeeper.connect": "there is no ZooKeeper; metadata lives in the broker's own log",
-    "controller.quorum.voters": "this release runs a quorum of one voter, the node itself; leave it out",
-    "controller.quorum.bootstrap.servers": "this release runs a quorum of one voter, the node itself; leave it out",
+    "controller.quorum.bootstrap.servers": "use controller.quorum.voters, for example 1@host:9093,2@host2:9093",
     "inter.broker.protocol.version": "use the feature level metadata.version",
     "log.message.format.version": "record batches are always of format 2",
 }
@@ -117,6 +116,9 @@ class BrokerSettings(ControllerSettings, frozen=True, kw_only=True):
             reason = f"it is above group.max.session.timeout.ms ({self.group_max_session_timeout_ms})"
             raise SettingError("group.min.session.timeout.ms", self.group_min_session_timeout_ms, reason)
         self._check_consumer_groups()
+        self.check_quorum()
+        if not self.is_controller and not self.controller_quorum_voters:
+            raise SettingError("process.roles", "broker", "without controller it needs controller.quorum.voters")
         if not self.log_cleanup_policy:
             raise SettingError("log.cleanup.policy", "", "it needs delete, compact or both")
 

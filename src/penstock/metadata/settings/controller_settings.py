@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-from penstock.metadata.settings.coordination_settings import CoordinationSettings
+from penstock.metadata.settings.quorum_settings import QuorumSettings
 from penstock.metadata.settings.setting import CLUSTER_WIDE, Bool, Int, Long
 
 
-class ControllerSettings(CoordinationSettings, frozen=True, kw_only=True):
+class ControllerSettings(QuorumSettings, frozen=True, kw_only=True):
     """Spreading of load over brokers that join."""
 
     cluster_balance_enable: Annotated[

@@ -1,4 +1,4 @@
-"""Settings of topics' defaults, groups, producers, the controller and its quorum."""
+"""Settings of topics' defaults, groups, producers and the controller."""
 
 from typing import Annotated
 
@@ -14,7 +14,6 @@ from penstock.metadata.settings.setting import (
 )
 from penstock.metadata.settings.storage_settings import StorageSettings
 
-_ONE_VOTER = "a quorum of one voter elects itself at once"
 _EXACT_TIMEOUT = "a transaction is aborted when its time is over, not at intervals"
 _NO_PAUSE = "the next attempt comes when the last transaction has ended, not after a pause"
 
@@ -144,8 +143,11 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
     ] = 900_000
     transaction_two_phase_commit_enable: Annotated[
         bool,
-        Bool("Let producers ask for transactions without timeout, decided by a coordinator outside (KIP-939)."),
-    ] = False
+        Bool(
+            "Let producers ask for transactions without timeout, decided by a coordinator outside (KIP-939). On where"
+            " Kafka has it off: the Spark sink is exactly-once by it."
+        ),
+    ] = True
     transaction_partition_verification_enable: Annotated[
         bool,
         Bool(
@@ -189,22 +191,6 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
         int, Int("In-sync replicas that __transaction_state needs once it has three.", at_least=1)
     ] = 2
 
-    controller_quorum_fetch_timeout_ms: Annotated[
-        int,
-        Int(
-            "A follower without an answer of the leader for this long starts an election.",
-            at_least=1,
-            no_effect=_ONE_VOTER,
-            kafka_default="2000",
-        ),
-    ] = 1_000
-    controller_quorum_election_timeout_ms: Annotated[
-        int,
-        Int("How long a candidate waits for votes.", at_least=1, no_effect=_ONE_VOTER, kafka_default="1000"),
-    ] = 500
-    controller_quorum_election_backoff_max_ms: Annotated[
-        int, Int("Longest pause after a lost election.", at_least=1, no_effect=_ONE_VOTER)
-    ] = 1_000
     broker_heartbeat_interval_ms: Annotated[
         int,
         Int(

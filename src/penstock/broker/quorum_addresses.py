@@ -1,0 +1,42 @@
+"""Where the nodes of the quorum listen: told by the configuration, by the voter set, and by other nodes' answers.
+
+What was heard last goes first; what cannot be reached goes to the back, because nodes move and records stay.
+"""
+
+from collections.abc import Iterable
+
+from penstock.broker.quorum_wire import Place
+from penstock.quorum.voters import VoterSet
+
+Address = tuple[str, int]
+
+
+class AddressBook:
+    def __init__(self, configured: Iterable[Place]) -> None:
+        self._known: dict[int, list[Address]] = {}
+        for place in configured:
+            self._known.setdefault(place.node_id, []).append((place.host, place.port))
+
+    def find(self, node_id: int, voters: VoterSet) -> Address | None:
+        voter = voters.by_id.get(node_id)
+        known = self._known.setdefault(node_id, [])
+        for endpoint in voter.endpoints if voter is not None else ():
+            if (endpoint.host, endpoint.port) not in known:
+                known.append((endpoint.host, endpoint.port))
+        return known[0] if known else None
+
+    def learn(self, node_id: int, address: Address) -> None:
+        known = self._known.setdefault(node_id, [])
+        if known[:1] != [address]:
+            self._known[node_id] = [address, *(other for other in known if other != address)]
+
+    def learn_all(self, places: Iterable[Place]) -> None:
+        for place in places:
+            if place.host and place.port > 0:
+                self.learn(place.node_id, (place.host, place.port))
+
+    def failed(self, node_id: int, address: Address) -> None:
+        """Next time another one is tried, if there is one."""
+        known = self._known.get(node_id, [])
+        if len(known) > 1 and known[0] == address:
+            known.append(known.pop(0))
