@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.lifecycle import RegistrationRefused
 from penstock.broker.metadata_driver import MetadataUnavailable
 from penstock.metadata.settings import BrokerSettings
 from penstock.node.identity import NodeRefused
@@ -70,9 +71,10 @@ class Machine:
         except (ProcessDied, PowerLoss):
             return False
         except (OSError, NodeRefused, MetadataUnavailable) as error:
-            if self.disk.refusals == refusals:
+            nobody_there = isinstance(error.__cause__, RegistrationRefused) and "no active controller" in str(error)
+            if self.disk.refusals == refusals and not nobody_there:
                 raise
-            self.world.note(self.name, f"cannot start on such a disk: {error}")
+            self.world.note(self.name, f"cannot start now: {error}")
             process.die()
             return False
         self.serving = True
@@ -82,8 +84,10 @@ class Machine:
     async def _run(self, process: Process, rng: SimRng) -> None:
         disk: Any = MountedDisk(self.disk, process)
         self.node = Node(BrokerSettings.from_mapping(self.settings), disk=disk, clock=self.clock, rng=rng)
-        await self.node.start()
+        starting = asyncio.ensure_future(self.node.start())
+        await asyncio.sleep(0)  # it makes `failed` first of all
         self.node.failed.add_done_callback(lambda _: self._gave_up())
+        await starting
 
     def _gave_up(self) -> None:
         """The node says that it cannot go on: its program exits, and somebody starts it again."""

@@ -1,7 +1,7 @@
 """Where the checks look inside a running node. The only place in `sim` that knows the private parts of others."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.log.partition_log import PartitionLog
 from penstock.metadata.image import MetadataImage
@@ -21,7 +21,9 @@ def broker_of(machine: "Machine") -> "Broker | None":
 
 
 def quorum_of(broker: "Broker") -> Quorum | None:
-    return broker.driver._quorum
+    driver: Any = broker.driver
+    quorum: Quorum | None = getattr(driver, "_core", None) or getattr(driver, "_quorum", None)
+    return quorum
 
 
 def metadata_log_of(broker: "Broker") -> PartitionLog:
