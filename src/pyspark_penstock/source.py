@@ -1,11 +1,18 @@
-"""The data source as Spark sees it: readers for batches and streams. What they do is in `penstock.pipeline`."""
+"""The data source as Spark sees it: readers and writers. What they do is in `penstock.pipeline`."""
 
 import gc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -14,12 +21,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.pipeline.errors import PipelineError
 from penstock.pipeline.fetching import read_ranges
 from penstock.pipeline.offsets import Offsets, from_json_dict, to_json_dict
 from penstock.pipeline.options import SourceOptions
 from penstock.pipeline.planning import OffsetRange, make_ranges, plan_tasks
 from penstock.pipeline.reader import TopicReader
 from penstock.pipeline.schema import ddl
+from penstock.pipeline.sink import SinkOptions
+from pyspark_penstock.sink import PenstockBatchWriter, PenstockStreamWriter
 
 _PARALLELISM = 8  # tasks that a large range is split into when nothing else is asked for
 
@@ -46,6 +56,14 @@ class PenstockSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return PenstockStreamReader(SourceOptions.parse(dict(self.options), streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise PipelineError("a topic cannot be overwritten; use mode append")
+        return PenstockBatchWriter(SinkOptions.parse(dict(self.options)))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return PenstockStreamWriter(SinkOptions.parse(dict(self.options)), self.options.get("queryId"))
 
 
 class _Reading:

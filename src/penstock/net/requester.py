@@ -116,10 +116,20 @@ class Requester(asyncio.BufferedProtocol):
         )
 
     def send(
-        self, request: ApiMessage, response_type: type[R], timeout_ms: float, *, max_version: int | None = None
+        self,
+        request: ApiMessage,
+        response_type: type[R],
+        timeout_ms: float,
+        *,
+        max_version: int | None = None,
+        version: int | None = None,
     ) -> "asyncio.Future[R]":
-        """Writes the request at once; the future gives the decoded answer."""
-        version = self.version_for(type(request), max_version)
+        """Writes the request at once; the future gives the decoded answer.
+
+        `version` is for what is served without being advertised; whoever names it knows that it is.
+        """
+        if version is None:
+            version = self.version_for(type(request), max_version)
         return self._write(request, response_type, version, timeout_ms)
 
     def send_for_frame(

@@ -133,3 +133,137 @@ def gather(buf: Array, starts: Array, lengths: Array, out: Array, ends: Array) -
         out[at : at + length] = buf[start : start + length]
         at += length
         ends[row + 1] = at
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+@_jit
+def choose_partitions(data: Array, ends: Array, present: Array, count: int, spare: int, out: Array) -> None:
+    """For each key the partition that Java's clients choose (murmur2); rows without a key go to `spare`."""
+    for row in range(out.shape[0]):
+        if not present[row]:
+            out[row] = spare
+            continue
+        out[row] = (_murmur2(data, ends[row], ends[row + 1]) & 0x7FFFFFFF) % count
+
+
+@_jit
+def _murmur2(data: Array, start: int, end: int) -> int:
+    mask = 0xFFFFFFFF
+    m = 0x5BD1E995
+    h = (0x9747B28C ^ (end - start)) & mask
+    at = start
+    while end - at >= 4:
+        k = int(data[at]) | int(data[at + 1]) << 8 | int(data[at + 2]) << 16 | int(data[at + 3]) << 24
+        k = k * m & mask
+        k = (k ^ k >> 24) * m & mask
+        h = (h * m & mask) ^ k
+        at += 4
+    if at < end:
+        tail = 0
+        shift = 0
+        while at < end:
+            tail |= int(data[at]) << shift
+            shift += 8
+            at += 1
+        h = (h ^ tail) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15
+
+
+@_jit
+def _put_varint(out: Array, pos: int, value: int) -> int:
+    raw = (value << 1) ^ (value >> 63)
+    while raw > 0x7F:
+        out[pos] = raw & 0x7F | 0x80
+        raw >>= 7
+        pos += 1
+    out[pos] = raw
+    return pos + 1
+
+
+@_jit
+def _varint_size(value: int) -> int:
+    raw = (value << 1) ^ (value >> 63)
+    size = 1
+    while raw > 0x7F:
+        raw >>= 7
+        size += 1
+    return size
+
+
+@_jit
+def _put_bytes(out: Array, pos: int, data: Array, start: int, end: int) -> int:
+    pos = _put_varint(out, pos, end - start)
+    out[pos : pos + end - start] = data[start:end]
+    return pos + end - start
+
+
+@_jit
+def encode_records(
+    rows: Array,
+    first: int,
+    timestamps: Array,
+    base_timestamp: int,
+    key_data: Array,
+    key_ends: Array,
+    key_present: Array,
+    value_data: Array,
+    value_ends: Array,
+    value_present: Array,
+    header_ends: Array,
+    name_data: Array,
+    name_ends: Array,
+    content_data: Array,
+    content_ends: Array,
+    content_present: Array,
+    out: Array,
+) -> tuple[int, int]:
+    """Writes the records of `rows[first:]` into `out` while they fit: (row behind the last written, bytes).
+
+    `header_ends` is empty where no record has headers.
+    """
+    pos = 0
+    at = first
+    while at < rows.shape[0]:
+        row = rows[at]
+        delta = timestamps[row] - base_timestamp
+        key_size = key_ends[row + 1] - key_ends[row]
+        value_size = value_ends[row + 1] - value_ends[row]
+        size = 1 + _varint_size(delta) + _varint_size(at - first)
+        size += _varint_size(key_size) + key_size if key_present[row] else 1
+        size += _varint_size(value_size) + value_size if value_present[row] else 1
+        headers = 0
+        if header_ends.shape[0]:
+            headers = header_ends[row + 1] - header_ends[row]
+            for h in range(header_ends[row], header_ends[row + 1]):
+                length = name_ends[h + 1] - name_ends[h]
+                size += _varint_size(length) + length
+                length = content_ends[h + 1] - content_ends[h]
+                size += _varint_size(length) + length if content_present[h] else 1
+        size += _varint_size(headers)
+        if pos + size + _varint_size(size) > out.shape[0]:
+            break
+        pos = _put_varint(out, pos, size)
+        out[pos] = 0
+        pos = _put_varint(out, pos + 1, delta)
+        pos = _put_varint(out, pos, at - first)
+        if key_present[row]:
+            pos = _put_bytes(out, pos, key_data, key_ends[row], key_ends[row + 1])
+        else:
+            pos = _put_varint(out, pos, -1)
+        if value_present[row]:
+            pos = _put_bytes(out, pos, value_data, value_ends[row], value_ends[row + 1])
+        else:
+            pos = _put_varint(out, pos, -1)
+        pos = _put_varint(out, pos, headers)
+        if headers:
+            for h in range(header_ends[row], header_ends[row + 1]):
+                pos = _put_bytes(out, pos, name_data, name_ends[h], name_ends[h + 1])
+                if content_present[h]:
+                    pos = _put_bytes(out, pos, content_data, content_ends[h], content_ends[h + 1])
+                else:
+                    pos = _put_varint(out, pos, -1)
+        at += 1
+    return at, pos

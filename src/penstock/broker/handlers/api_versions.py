@@ -8,7 +8,7 @@ A version that is not served is answered in version 0 with UNSUPPORTED_VERSION, 
 import re
 from typing import TYPE_CHECKING
 
-from penstock.metadata.features import SUPPORTED_FEATURES
+from penstock.metadata.features import SUPPORTED_FEATURES, LevelRange
 from penstock.model.errors import ErrorCode
 from penstock.wire.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.served import advertised_versions
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
 
+# What Penstock serves beyond Kafka, as features of its own: InitProducerId 6 (KIP-939), which is not advertised.
+_OWN_FEATURES = {"penstock.two.phase.commit": LevelRange(1, 1)}
 # KIP-511: what a client may call itself; the broker logs and counts by it.
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -33,7 +35,7 @@ async def handle(broker: "Broker", context: "RequestContext", request: ApiVersio
         api_keys=_api_keys(kind),
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name, levels.minimum, levels.maximum)
-            for name, levels in SUPPORTED_FEATURES.items()
+            for name, levels in {**SUPPORTED_FEATURES, **_OWN_FEATURES}.items()
         ],
         finalized_features_epoch=image.end_offset - 1,
         finalized_features=[
