@@ -143,7 +143,7 @@ def _any_answer_counts(undo: Undo) -> None:
 
 def _progress_of_older_epochs(undo: Undo) -> None:
     init = LeaderState.__init__
-    last: dict[int, Any] = {}
+    last: dict[tuple[int, int], Any] = {}
 
     def mutant(self: LeaderState, broker_id: int, state: PartitionImage, *rest: Any) -> None:
         init(self, broker_id, state, *rest)

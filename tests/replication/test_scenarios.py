@@ -428,7 +428,7 @@ def test_a_replica_that_was_removed_comes_back_as_a_new_one() -> None:
 def test_a_fetch_of_the_incarnation_before_does_not_let_the_new_one_join() -> None:
     """The follower was caught up, lost its page cache, and is back with nothing."""
     cluster = quiet(flush_mode="os")
-    a, b, c = cluster.replicas.values()
+    _, b, c = cluster.replicas.values()
     leave_behind(cluster, c, b)
     replicate(cluster, c)
     cluster.fetch(c, 1)

@@ -25,6 +25,8 @@ from penstock.broker.metadata_driver import MetadataDriver
 from penstock.broker.partitions import PartitionTable
 from penstock.broker.peers import Peers, PeerUnreachable
 from penstock.broker.reachability import ReachabilityWatch
+from penstock.broker.replica_changes import ReplicaChanges
+from penstock.broker.replica_throttles import ReplicaThrottles
 from penstock.broker.router import Router
 from penstock.broker.transaction_driver import TransactionService
 from penstock.broker.transaction_marker_routes import RoutedMarkers
@@ -83,6 +85,8 @@ class Broker:
         self.image_watch = ImageWatch(lambda: driver.image)
         self.gate = Gate(AllowAll())
         self.partitions = PartitionTable(self.node_id, lambda: driver.image, self._open_log, pool)
+        self.throttles = ReplicaThrottles(self)
+        self.replicas = ReplicaChanges(self)
         self.fetch_sessions = FetchSessionCache(self.settings.max_incremental_fetch_session_cache_slots, rng)
         self.reachability = ReachabilityWatch()
         self.groups = GroupService(self.settings, self.node_id, clock, rng, pool, self._open_coordinator_partition)
@@ -102,7 +106,8 @@ class Broker:
             self.node_id, lambda: driver.image, lambda: self.settings, self.transactions, self.ask_broker
         )
         self.fetch = FetchHandler(self)
-        self.router = Router(self, ProduceHandler(self), self.fetch)
+        self.produce = ProduceHandler(self)
+        self.router = Router(self, self.produce, self.fetch)
         self._directories = dict(zip(directory_ids, logs.directories, strict=True))
         logs.on_directory_failed = self._directory_failed
         driver.add_listener(self._follow_metadata)
@@ -187,15 +192,13 @@ class Broker:
     def _follow_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
         for topic in delta.deleted_topics.values():
             self._delete_logs(topic)
-        for change, number, state in delta.changed_partitions():
-            partition = self.partitions.find(change.id, number)
-            if isinstance(partition, Partition):
-                partition.leader_epoch = state.leader_epoch
         if any(resource_type == BROKER_RESOURCE for resource_type, _ in delta.changed_configs):
             self.logs.set_max_usage(self.settings.log_dir_max_usage)
             self._refresh_configs(None)
         else:
             self._refresh_configs({name for kind, name in delta.changed_configs if kind == TOPIC_RESOURCE})
+        # After the settings: an in-sync set is judged by the min.insync.replicas of its time.
+        self.replicas.on_metadata(delta, image)
 
     def _refresh_configs(self, topics: set[str] | None) -> None:
         """Hands changed settings to the logs of these topics; None means all."""
@@ -203,7 +206,7 @@ class Broker:
             return
         for partition in self.partitions:
             if topics is None or partition.topic in topics:
-                partition.log.config = self.log_config(partition.topic)
+                self.replicas.refresh_settings(partition)
 
     def _delete_logs(self, topic: TopicImage) -> None:
         self.partitions.close_topic(topic)

@@ -31,9 +31,10 @@ NOTHING_SHOWN = Shown(-2, -2, -2)
 
 
 class FetchSession:
-    __slots__ = ("epoch", "last_used_ms", "session_id", "shown", "uses_topic_ids", "wanted")
+    __slots__ = ("epoch", "is_replica", "last_used_ms", "session_id", "shown", "uses_topic_ids", "wanted")
 
-    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
+    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int, is_replica: bool) -> None:
+        self.is_replica = is_replica
         self.session_id = session_id
         self.epoch = 1  # the epoch the next request must carry
         self.uses_topic_ids = uses_topic_ids
@@ -85,10 +86,11 @@ class FetchSessionCache:
         asked: list[tuple[Key, FetchPartition]],
         forgotten: list[Key],
         now_ms: int,
+        is_replica: bool = False,
     ) -> SessionOutcome:
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
-            session = self._create(uses_topic_ids, now_ms) if epoch == INITIAL_EPOCH and asked else None
+            session = self._create(uses_topic_ids, now_ms, is_replica) if epoch == INITIAL_EPOCH and asked else None
             if session is not None:
                 session.update(asked, [])
             return SessionOutcome(ErrorCode.NONE, session, False, asked)
@@ -119,18 +121,20 @@ class FetchSessionCache:
         session.last_used_ms = now_ms
         return SessionOutcome(ErrorCode.NONE, session, True, list(session.wanted.items()))
 
-    def _create(self, uses_topic_ids: bool, now_ms: int) -> FetchSession | None:
-        if len(self._sessions) >= self.slots and not self._evict(now_ms):
+    def _create(self, uses_topic_ids: bool, now_ms: int, is_replica: bool) -> FetchSession | None:
+        if len(self._sessions) >= self.slots and not self._evict(now_ms, is_replica):
             return None
-        session = FetchSession(self._allocate_id(), uses_topic_ids, now_ms)
+        session = FetchSession(self._allocate_id(), uses_topic_ids, now_ms, is_replica)
         self._sessions[session.session_id] = session
         return session
 
-    def _evict(self, now_ms: int) -> bool:
+    def _evict(self, now_ms: int, for_replica: bool) -> bool:
+        """A follower has many partitions and comes often: the longest unused consumer makes room for it at once."""
         if not self._sessions:
             return False
-        oldest = min(self._sessions.values(), key=lambda session: session.last_used_ms)
-        if now_ms - oldest.last_used_ms < EVICTION_MS:
+        oldest = min(self._sessions.values(), key=lambda session: (session.is_replica, session.last_used_ms))
+        in_use = now_ms - oldest.last_used_ms < EVICTION_MS
+        if in_use and (oldest.is_replica or not for_replica):
             return False
         del self._sessions[oldest.session_id]
         self.evictions += 1

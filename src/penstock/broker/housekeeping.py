@@ -1,4 +1,4 @@
-"""What happens by the clock: retention, compaction, checkpoints, disk usage, forgotten producers, lost clients.
+"""What happens by the clock: retention, compaction, checkpoints, disk usage, forgotten producers, lost clients, lag.
 
 Each chore runs by itself at its own interval. A chore that fails with a fault of the disk has failed that directory
 already; it is logged and the others go on.
@@ -39,6 +39,10 @@ class Housekeeping:
         self._every(lambda: self._broker.settings.log_cleaner_backoff_ms, self.compact_logs)
         self._every(lambda: self._broker.settings.producer_id_expiration_check_interval_ms, self.expire_producers)
         self._every(lambda: int(_REACHABILITY_INTERVAL_S * 1000), self.look_for_lost_clients)
+        self._every(lambda: self._broker.settings.replica_lag_time_max_ms // 2, self.shrink_isrs)
+        self._every(
+            lambda: self._broker.settings.replica_high_watermark_checkpoint_interval_ms, self.write_high_watermarks
+        )
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -70,6 +74,16 @@ class Housekeeping:
 
     async def write_checkpoints(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._broker.pool, self._broker.logs.write_checkpoints)
+
+    async def shrink_isrs(self) -> None:
+        self._broker.replicas.shrink_isrs()
+
+    async def write_high_watermarks(self) -> None:
+        """Only replicas need them: who is alone knows at the start that it has what it has."""
+        if self._broker.replicas.has_replicated:
+            await asyncio.get_running_loop().run_in_executor(
+                self._broker.pool, self._broker.logs.write_high_watermarks
+            )
 
     async def apply_retention(self) -> None:
         """Looks at every partition that has data, opening those that were not used since the start."""

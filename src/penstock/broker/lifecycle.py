@@ -57,6 +57,10 @@ class Lifecycle:
         self._complained = False
 
     @property
+    def incarnation_id(self) -> bytes:
+        return self._presence.incarnation_id
+
+    @property
     def epoch(self) -> int:
         """The broker epoch; -1 before the registration."""
         return self._broker.epoch

@@ -1,8 +1,8 @@
-"""The partitions this broker leads, opened when they are first used.
+"""The partitions that this broker has replicas of: those it leads by topic name or id, all that are open by topic id.
 
-A partition that nobody touches is an entry in the metadata image and nothing else: no object, no file. Opening
-one may read the disk, so loading happens in the pool; afterwards it is found by one dictionary look-up, by topic
-name or by topic id.
+A partition with one replica that nobody touches is an entry in the metadata image and nothing else: no object, no
+file. Opening one may read the disk, so loading happens in the pool; afterwards it is found by one dictionary look-up.
+What role an open one has is said by who follows the metadata (`assign`).
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from penstock.replication.partition import Partition
 
 TopicKey = str | bytes
 OpenLog = Callable[[TopicImage, int, PartitionImage], PartitionLog]
+Assign = Callable[[Partition, PartitionImage], None]
 
 _UNKNOWN_TOPIC = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "this broker does not host that topic or partition")
 _UNKNOWN_ID = Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "this broker does not know that topic id")
@@ -37,20 +38,31 @@ class PartitionTable:
         self._image = image
         self._open_log = open_log
         self._pool = pool
-        self._open: dict[tuple[TopicKey, int], Partition] = {}
+        self._open: dict[tuple[TopicKey, int], Partition] = {}  # those led here
+        self._replicas: dict[tuple[bytes, int], Partition] = {}
         self._opening: dict[tuple[bytes, int], asyncio.Future[Partition | Refusal]] = {}
         self._offline: dict[tuple[bytes, int], Refusal] = {}
+        self.assign: Assign = self._assign_alone
+        """Gives a partition that was just opened its role."""
+        self.may_lead: Callable[[], bool] = lambda: True
+        """False while the image may be from before this incarnation: what it says of leaders is not for us then."""
+        self.on_closed: Callable[[Partition], None] = lambda _: None
 
     def __len__(self) -> int:
-        return len(self._open) // 2
+        return len(self._replicas)
 
     def __iter__(self) -> Iterator[Partition]:
-        return iter([partition for (key, _), partition in self._open.items() if isinstance(key, str)])
+        """All open ones, whatever their role."""
+        return iter(list(self._replicas.values()))
+
+    @property
+    def offline_count(self) -> int:
+        return len(self._offline)
 
     # -- finding ------------------------------------------------------------------------------------------------
 
     def find(self, topic: TopicKey, index: int) -> Partition | Refusal:
-        """The open partition, or why there is none here."""
+        """The open partition that this broker leads, or why there is none here."""
         return self._open.get((topic, index)) or self._refusal(topic, index)
 
     def find_all(self, topics: Sequence[tuple[TopicKey, Sequence[Any]]]) -> list[Partition | Refusal]:
@@ -59,6 +71,20 @@ class PartitionTable:
         return [
             opened.get((topic, part[0])) or self._refusal(topic, part[0]) for topic, parts in topics for part in parts
         ]
+
+    def find_replica(self, topic: TopicKey, index: int) -> Partition | Refusal:
+        """As `find`, but one that follows will do."""
+        led = self._open.get((topic, index))
+        if led is not None:
+            return led
+        refusal = self._refusal(topic, index)
+        if refusal is not _NOT_LEADER:
+            return refusal
+        known, _ = self._lookup(topic, index)
+        return self._replicas.get((known.id, index), refusal) if known is not None else refusal
+
+    def replica(self, topic_id: bytes, index: int) -> Partition | None:
+        return self._replicas.get((topic_id, index))
 
     def any_closed(self, topics: Sequence[tuple[TopicKey, Sequence[Any]]]) -> bool:
         """Whether a request names a partition that is led here but not open. Each part begins with its index."""
@@ -75,9 +101,10 @@ class PartitionTable:
             return _UNKNOWN_TOPIC if isinstance(topic, str) else _UNKNOWN_ID
         if partition is None:
             return _UNKNOWN_TOPIC
-        if partition.leader != self._node_id:
+        key = (known.id, index)
+        if partition.leader != self._node_id or key in self._replicas or not self.may_lead():
             return _NOT_LEADER
-        return self._offline.get((known.id, index), NOT_OPEN)
+        return self._offline.get(key, NOT_OPEN)
 
     def _lookup(self, topic: TopicKey, index: int) -> tuple[TopicImage | None, PartitionImage | None]:
         image = self._image()
@@ -87,13 +114,26 @@ class PartitionTable:
     # -- opening ------------------------------------------------------------------------------------------------
 
     async def open(self, topic: TopicKey, index: int) -> Partition | Refusal:
+        """`find`, after opening it where that is all that is missing."""
         found = self.find(topic, index)
         if found is not NOT_OPEN:
             return found
-        known, state = self._lookup(topic, index)
+        known, _ = self._lookup(topic, index)
         assert known is not None
-        assert state is not None
-        key = (known.id, index)
+        opened = await self.open_replica(known.id, index)
+        return self.find(known.id, index) if isinstance(opened, Partition) else opened
+
+    async def open_replica(self, topic_id: bytes, index: int) -> Partition | Refusal:
+        """The partition in whatever role, or why there is none here."""
+        key = (topic_id, index)
+        replica = self._replicas.get(key)
+        known, state = self._lookup(topic_id, index)
+        if replica is not None:
+            return replica
+        if known is None or state is None or self._node_id not in state.replicas:
+            return _UNKNOWN_TOPIC
+        if key in self._offline:
+            return self._offline[key]
         opening = self._opening.get(key)
         if opening is None:
             opening = asyncio.ensure_future(self._open_in_pool(known, index, state))
@@ -111,11 +151,35 @@ class PartitionTable:
             self._offline[topic.id, index] = refusal
             return refusal
         _, current = self._lookup(topic.id, index)
-        if current is None:  # deleted while it was being opened
+        if current is None or self._node_id not in current.replicas:  # deleted or moved while it was being opened
             return _UNKNOWN_TOPIC
-        partition = Partition(topic.name, index, topic.id, storage, current.leader_epoch)
-        self._open[topic.name, index] = self._open[topic.id, index] = partition
+        alone = current.replicas == (self._node_id,)
+        partition = Partition(topic.name, index, topic.id, storage, current.leader_epoch, alone=alone)
+        self._replicas[topic.id, index] = partition
+        self.assign(partition, current)
         return partition
+
+    # -- roles --------------------------------------------------------------------------------------------------
+
+    def lead(self, partition: Partition) -> None:
+        """From now on requests for the leader find it."""
+        self._open[partition.topic, partition.index] = self._open[partition.topic_id, partition.index] = partition
+
+    def stop_leading(self, partition: Partition) -> None:
+        self._open.pop((partition.topic_id, partition.index), None)
+        if self._open.get((partition.topic, partition.index)) is partition:  # a new topic may have taken the name
+            del self._open[partition.topic, partition.index]
+
+    def _assign_alone(self, partition: Partition, state: PartitionImage) -> None:
+        if state.leader == self._node_id:
+            self.lead(partition)
+
+    # -- closing ------------------------------------------------------------------------------------------------
+
+    def take_offline(self, partition: Partition, refusal: Refusal) -> None:
+        """Its log cannot be used: whoever waits is told, and so is whoever asks from now on."""
+        self._offline[partition.topic_id, partition.index] = refusal
+        self._close(partition, refusal.code)
 
     def fail_directory(self, directory: LogDirectory) -> None:
         """Everything in a failed log directory is offline; whoever waits for it is told."""
@@ -124,22 +188,23 @@ class PartitionTable:
         )
         for partition in self:
             if partition.log.directory is directory:
-                self._offline[partition.topic_id, partition.index] = refusal
-                del self._open[partition.topic, partition.index], self._open[partition.topic_id, partition.index]
-                partition.resign(ErrorCode.KAFKA_STORAGE_ERROR)
+                self.take_offline(partition, refusal)
 
-    # -- closing ------------------------------------------------------------------------------------------------
+    def close(self, topic_id: bytes, index: int) -> Partition | None:
+        """Forgets a partition that this broker has no replica of any more; the one that was open, if it was."""
+        self._offline.pop((topic_id, index), None)
+        partition = self._replicas.get((topic_id, index))
+        if partition is not None:
+            self._close(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partition
 
     def close_topic(self, topic: TopicImage) -> list[Partition]:
         """Forgets a deleted topic; whoever waits on it is told. Returns the partitions that were open."""
-        closed = []
-        for index in range(len(topic.partitions)):
-            self._offline.pop((topic.id, index), None)
-            partition = self._open.pop((topic.id, index), None)
-            # A new topic may have taken the name already.
-            if partition is not None:
-                if self._open.get((topic.name, index)) is partition:
-                    del self._open[topic.name, index]
-                partition.resign(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                closed.append(partition)
-        return closed
+        closed = [self.close(topic.id, index) for index in range(len(topic.partitions))]
+        return [partition for partition in closed if partition is not None]
+
+    def _close(self, partition: Partition, error: ErrorCode) -> None:
+        self._replicas.pop((partition.topic_id, partition.index), None)
+        self.stop_leading(partition)
+        self.on_closed(partition)
+        partition.resign(error)

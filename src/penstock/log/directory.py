@@ -255,19 +255,25 @@ class LogDirectory:
         self.checkpoints_urgent = False
         with self._checkpoint_lock:
             recovery_points = dict(self.recovery_points)
-            high_watermarks = dict(self.high_watermarks)
             for name, log in list(self.logs.items()):
                 if log.is_loaded and log.has_files:
                     recovery_points[name] = log.synced_end_offset
-                if log.high_watermark > 0:
-                    high_watermarks[name] = log.high_watermark
             if closing and not self.was_clean:
                 # Logs that nobody touched were not recovered. One below the truth is as safe a recovery point, and
                 # being different from the log's end it keeps the next start from taking such a log for clean.
                 recovery_points |= {name: self.recovery_points.get(name, 0) - 1 for name in self.on_disk}
             self._write(RECOVERY_POINT_FILE, recovery_points)
-            self._write(HIGH_WATERMARK_FILE, high_watermarks)
+        self.write_high_watermarks()
         self.write_log_start_offsets()
+
+    def write_high_watermarks(self) -> None:
+        """Blocking. What a replica may count as committed when it is opened again."""
+        with self._checkpoint_lock:
+            offsets = dict(self.high_watermarks)
+            for name, log in list(self.logs.items()):
+                if log.high_watermark > 0:
+                    offsets[name] = log.high_watermark
+            self._write(HIGH_WATERMARK_FILE, offsets)
 
     def write_log_start_offsets(self) -> None:
         """Blocking. Kafka writes only those that the segments do not tell."""

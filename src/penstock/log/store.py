@@ -168,6 +168,15 @@ class LogStore:
                 except OSError as error:
                     directory.write_failed(error)
 
+    def write_high_watermarks(self) -> None:
+        """Blocking; call it from the pool every few seconds where partitions are replicated."""
+        for directory in self.directories:
+            if directory.failure is None:
+                try:
+                    directory.write_high_watermarks()
+                except OSError as error:
+                    directory.write_failed(error)
+
     async def stop(self) -> None:
         """Waits for what is being synced and starts nothing more. Then `close` may run in the pool."""
         await self.drain()

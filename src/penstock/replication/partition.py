@@ -71,7 +71,7 @@ class Partition:
     def __init__(
         self, topic: str, index: int, topic_id: bytes, log: PartitionLog, leader_epoch: int, *, alone: bool = True
     ) -> None:
-        """Leads where it is `alone`; otherwise follows nobody until `become_leader` or `become_follower` is called."""
+        """Leads where it is `alone`; otherwise it follows nobody until it is told whom, or to lead."""
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
@@ -184,6 +184,10 @@ class Partition:
             callback(ErrorCode.NONE)
         else:
             _insert(self._written_waiters, end_offset, callback)
+
+    def is_written(self, end_offset: int, acks: int) -> bool:
+        """Whether a producer with these acks, which is not above the watermark, need not wait."""
+        return acks != -1 and self.leader_state is not None and end_offset <= self.log.counted_end_offset
 
     def _commit_error(self) -> ErrorCode:
         state = self.leader_state
@@ -306,9 +310,13 @@ class Partition:
             return
         if diverges(log.leader_epochs, end_offset, position.offset, position.last_epoch) is not None:
             return
+        known = state.progress.get(replica_id)
+        starts_later = known is not None and log_start_offset > known.log_start_offset
         if state.note_fetch(replica_id, broker_epoch, position.offset, log_start_offset, end_offset, now_ms):
             return
         self._written()
+        if starts_later and self._end_watchers:
+            self._wake_end_watchers()  # somebody may wait for the low watermark
         if replica_id not in state.maximal_isr:
             self._propose(state.plan_expand(replica_id, self.high_watermark))
 

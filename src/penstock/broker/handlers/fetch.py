@@ -1,22 +1,35 @@
-"""Fetch (key 1), versions 4–18: v7 sessions (KIP-227), v9 epochs (KIP-320), v12 flexible, v13 topic ids.
+"""Fetch (key 1), versions 4–18: v7 sessions (KIP-227), v9 epochs (KIP-320), v11 racks (KIP-392), v12 flexible and
+diverging epochs (KIP-595), v13 topic ids, v15 replica state (KIP-903), v16 leader hints (KIP-951).
 
 Answers at once when `min_bytes` are there, else parks until data, an error or `max_wait_ms`. Records go from the
-segment files to the socket as they are; read-committed readers get the list of transactions to skip.
+segment files to the socket as they are; read-committed readers get the list of transactions to skip. Followers read
+to the end of the log, and where they ask from is their acknowledgement. Fetches of the metadata log go to the quorum.
 """
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.broker import cold_reads
 from penstock.broker.context import RequestContext
+from penstock.broker.fetch_readers import (
+    WRONG_LEADER,
+    ConsumerReader,
+    Reader,
+    ReplicaReader,
+    told_endpoints,
+    told_leader,
+)
 from penstock.broker.fetch_sessions import NOTHING_SHOWN, FetchSession, Key, SessionOutcome, Shown
+from penstock.broker.frames import encode_response_frame
+from penstock.metadata.image import METADATA_TOPIC
 from penstock.model.errors import ErrorCode
 from penstock.net.connection import Connection, Reply
 from penstock.net.outbox import Part
 from penstock.replication.partition import FetchPlan, Partition
-from penstock.security.verdicts import Operation
-from penstock.wire.fetch_fast import DecodedFetch, FetchPartition, decode_fetch
+from penstock.wire.fetch_fast import DecodedFetch, decode_fetch
 from penstock.wire.fetch_frame import FetchedPartition, encode_fetch_frame
+from penstock.wire.generated.fetch import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -25,6 +38,13 @@ _READ_COMMITTED = 1
 # What a parked fetch is counted as against fetch.purgatory.max.bytes: itself, and each partition it watches.
 _PARKED_BYTES = 1_000
 _WATCH_BYTES = 400
+_METADATA_KEYS = frozenset({METADATA_TOPIC, bytes(15) + b"\x01"})  # by name, and by its well-known id
+
+
+class MetadataLog(Protocol):
+    """Who answers for the metadata log."""
+
+    def handle_fetch(self, context: RequestContext, request: FetchRequest) -> Awaitable[FetchResponse]: ...
 
 
 class FetchHandler:
@@ -33,6 +53,8 @@ class FetchHandler:
         self.parked_count = 0
         self.parked_bytes = 0
         self._parked: dict[Connection, list[ParkedFetch]] = {}
+        # The event loop keeps only weak references to tasks.
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(
         self,
@@ -45,6 +67,9 @@ class FetchHandler:
     ) -> bool:
         """False: a partition has to be opened first."""
         request = decode_fetch(frame, position, context.api_version)
+        if request.topics and request.topics[0][0] in _METADATA_KEYS:
+            self._fetch_metadata(reply, context, frame, position)
+            return True
         if prepared is None and self.broker.partitions.any_closed(request.topics):
             return False
         outcome = self._resolve_session(context, request)
@@ -52,7 +77,7 @@ class FetchHandler:
         if outcome.error:
             fetch.answer([])
         elif not fetch.try_answer():
-            if self._may_park(fetch):
+            if request.replica_id >= 0 or self._may_park(fetch):
                 fetch.park()
             else:
                 fetch.answer_now()
@@ -89,6 +114,17 @@ class FetchHandler:
             if not fetches:
                 del self._parked[fetch.connection]
 
+    def _fetch_metadata(self, reply: Reply, context: RequestContext, frame: memoryview, position: int) -> None:
+        """The quorum's own: voters and observers follow the metadata log by the same request."""
+        request, _ = FetchRequest.decode(bytes(frame), position, context.api_version)
+        task = asyncio.get_running_loop().create_task(self._answer_metadata(reply, context, request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_metadata(self, reply: Reply, context: RequestContext, request: FetchRequest) -> None:
+        response = await cast(MetadataLog, self.broker.driver).handle_fetch(context, request)
+        reply.send([encode_response_frame(context, response)])
+
     def _resolve_session(self, context: RequestContext, request: DecodedFetch) -> SessionOutcome:
         asked = [((key, part.partition), part) for key, parts in request.topics for part in parts]
         forgotten = [(key, index) for key, indexes in request.forgotten for index in indexes]
@@ -99,6 +135,7 @@ class FetchHandler:
             asked,
             forgotten,
             self.broker.clock.now_ms(),
+            request.replica_id >= 0,
         )
 
     def _may_park(self, fetch: "ParkedFetch") -> bool:
@@ -118,6 +155,7 @@ class ParkedFetch:
         "_done",
         "_handler",
         "_outcome",
+        "_reader",
         "_reply",
         "_request",
         "_timer",
@@ -142,10 +180,14 @@ class ParkedFetch:
         self._context = context
         self._request = request
         self._outcome = outcome
+        reader = ReplicaReader if request.replica_id >= 0 else ConsumerReader
+        self._reader: Reader = reader(handler.broker, context, request)
         self._watched: list[Partition] = []
         self._timer: asyncio.TimerHandle | None = None
         self._checking = False
         self._done = False
+        if request.replica_id >= 0 and not outcome.error:
+            self._reader.acknowledge(outcome.wanted)
 
     # -- parking ------------------------------------------------------------------------------------------------
 
@@ -153,11 +195,9 @@ class ParkedFetch:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._request.max_wait_ms / 1000, self.answer_now)
         self._handler.parked(self)
-        find = self._handler.broker.partitions.find
         for (topic, index), _ in self._outcome.wanted:
-            partition = find(topic, index)
-            if isinstance(partition, Partition):
-                partition.watch(self)
+            partition = self._reader.watch(topic, index, self)
+            if partition is not None:
                 self._watched.append(partition)
 
     def wake(self) -> None:
@@ -188,13 +228,14 @@ class ParkedFetch:
         """Answers if there is enough, something is wrong, or nothing is to be waited for."""
         plans = self._plan()
         total = 0
-        failed = False
+        urgent = False
         for _, plan in plans:
             if plan.data is not None:
                 total += plan.data.length
-            elif plan.error:
-                failed = True
-        if total >= self._request.min_bytes or failed or self._request.max_wait_ms <= 0 or not plans:
+            elif plan.error or plan.diverging is not None or plan.preferred_read_replica >= 0:
+                # A reader that is ahead of this replica waits like one at its end.
+                urgent = urgent or plan.error is not ErrorCode.OFFSET_NOT_AVAILABLE
+        if total >= self._request.min_bytes or urgent or self._request.max_wait_ms <= 0 or not plans:
             self.answer(plans)
             return True
         return False
@@ -204,33 +245,17 @@ class ParkedFetch:
             self.answer(self._plan())
 
     def _plan(self) -> list[tuple[Key, FetchPlan]]:
-        handler, request = self._handler, self._request
-        budget = min(request.max_bytes, handler.broker.settings.fetch_max_bytes)
-        committed = request.isolation_level == _READ_COMMITTED
+        request, plan_partition = self._request, self._reader.plan
+        budget = min(request.max_bytes, self._handler.broker.settings.fetch_max_bytes)
         plans: list[tuple[Key, FetchPlan]] = []
         nothing_yet = True
         for key, wanted in self._outcome.wanted:
-            plan = self._plan_partition(key, wanted, budget, committed, nothing_yet)
+            plan = plan_partition(key, wanted, budget, nothing_yet)
             if plan.data is not None:
                 budget -= plan.data.length
                 nothing_yet = False
             plans.append((key, plan))
         return plans
-
-    def _plan_partition(
-        self, key: Key, wanted: FetchPartition, budget: int, committed: bool, must_yield: bool
-    ) -> FetchPlan:
-        """The first partition with data yields at least one batch, however large: consumers must get on. (KIP-74)"""
-        broker = self._handler.broker
-        partition = broker.partitions.find(key[0], key[1])
-        if not isinstance(partition, Partition):
-            return FetchPlan(partition.code, -1, -1, -1, None)
-        if not broker.gate.allows_topic(self._context, Operation.READ, partition.topic):
-            return FetchPlan(ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, -1, -1, None)
-        max_bytes = min(wanted.partition_max_bytes, budget)
-        return partition.plan_fetch(
-            wanted.fetch_offset, max_bytes, wanted.current_leader_epoch, committed, must_yield
-        )
 
     # -- answering ----------------------------------------------------------------------------------------------
 
@@ -257,6 +282,8 @@ class ParkedFetch:
                 not self._outcome.incremental
                 or plan.data is not None
                 or plan.error
+                or plan.diverging is not None
+                or plan.preferred_read_replica >= 0
                 or self._is_news(session, key, news)
             ):
                 session.shown[key] = NOTHING_SHOWN if plan.error else news
@@ -271,18 +298,29 @@ class ParkedFetch:
 
     def _send(self, plans: list[tuple[Key, FetchPlan]]) -> None:
         """Writes the frame around the records: file ranges take the places that the encoder left for them."""
-        context, session = self._context, self._outcome.session
+        context, session, broker = self._context, self._outcome.session, self._handler.broker
         nothing_aborted: list[tuple[int, int]] | None = (
             [] if self._request.isolation_level == _READ_COMMITTED else None
         )
         topics: list[tuple[str | bytes, list[FetchedPartition]]] = []
+        leaders: set[int] = set()
         for (topic, index), plan in plans:
             if not topics or topics[-1][0] != topic:
                 topics.append((topic, []))
             size = plan.data.length if plan.data is not None else 0
             aborted = plan.aborted if plan.aborted is not None else nothing_aborted
+            leader = told_leader(broker, topic, index, leaders) if plan.error in WRONG_LEADER else None
             told = FetchedPartition(
-                index, plan.error, plan.high_watermark, plan.last_stable_offset, plan.log_start_offset, size, aborted
+                index,
+                plan.error,
+                plan.high_watermark,
+                plan.last_stable_offset,
+                plan.log_start_offset,
+                size,
+                aborted,
+                plan.preferred_read_replica,
+                plan.diverging,
+                leader,
             )
             topics[-1][1].append(told)
         pieces = encode_fetch_frame(
@@ -291,6 +329,7 @@ class ParkedFetch:
             topics,
             error_code=self._outcome.error,
             session_id=session.session_id if session is not None else 0,
+            node_endpoints=told_endpoints(broker, context, leaders) if leaders else (),
         )
         parts: list[Part] = []
         for piece in pieces:

@@ -53,6 +53,8 @@ async def _look_up(broker: "Broker", topic: str, asked: Asked, committed: bool) 
     epoch = partition.leader_epoch
     end_offset = log.last_stable_offset(partition.high_watermark) if committed else partition.high_watermark
     if asked.timestamp == _LATEST:
+        if not partition.watermark_is_settled:  # an older leader may have told a later one (KIP-207)
+            return Told(asked.partition_index, ErrorCode.OFFSET_NOT_AVAILABLE)
         return Told(asked.partition_index, 0, -1, end_offset, epoch)
     if asked.timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         start = log.log_start_offset if asked.timestamp == _EARLIEST else log.local_log_start_offset
@@ -65,6 +67,8 @@ async def _look_up(broker: "Broker", topic: str, asked: Asked, committed: bool) 
         return Told(asked.partition_index, ErrorCode.UNSUPPORTED_VERSION)
     place = await _find_in_pool(broker, partition, asked.timestamp)
     if place is None or place.offset >= end_offset:
+        if not partition.watermark_is_settled:
+            return Told(asked.partition_index, ErrorCode.OFFSET_NOT_AVAILABLE)
         return Told(asked.partition_index, 0, -1, -1, -1)
     return Told(asked.partition_index, 0, place.timestamp, place.offset, place.leader_epoch)
 

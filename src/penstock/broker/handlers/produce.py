@@ -6,11 +6,13 @@ transaction coordinator (KIP-890): up to version 11 it must know the partition, 
 """
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.context import RequestContext
 from penstock.broker.partitions import NOT_OPEN
+from penstock.broker.produce_hints import encode_answer
 from penstock.broker.transactional_produce import Prepared, Topics, is_transactional, settle, unverified, verify
 from penstock.log.appending import AppendResult
 from penstock.model.errors import ErrorCode, Refusal
@@ -65,14 +67,23 @@ class ProduceHandler:
         else:
             if transactional_id is not None:
                 found = settle(topics, found, prepared or {})
-            results = self._append(context, topics, found, waits, transactional_id is not None)
+            results = self._append(context, topics, found, waits, transactional_id is not None, acks)
         if acks == 0:
             _finish_unacknowledged(connection, reply, results)
         elif waits:
-            _Parked(reply, context, results, waits, timeout_ms)
+            _Parked(self._broker, reply, context, results, waits, timeout_ms, acks)
         else:
-            reply.send((encode_produce_frame(context.correlation_id, context.api_version, results),))
+            reply.send((self.encode(context, found, results),))
         return True
+
+    def encode(
+        self, context: RequestContext, found: Sequence[Partition | Refusal], results: Results
+    ) -> bytes | bytearray:
+        """The answer; who came to the wrong broker is told where to go."""
+        for partition in found:
+            if not isinstance(partition, Partition):
+                return encode_answer(self._broker, context, results)
+        return encode_produce_frame(context.correlation_id, context.api_version, results)
 
     async def prepare(self, context: RequestContext, frame: memoryview, position: int) -> Prepared:
         transactional_id, _, _, topics = decode_produce(frame, position, context.api_version)
@@ -90,6 +101,7 @@ class ProduceHandler:
         found: list[Partition | Refusal],
         waits: list[Wait],
         transactional: bool,
+        acks: int,
     ) -> Results:
         broker = self._broker
         now_ms = broker.clock.now_ms()
@@ -110,11 +122,11 @@ class ProduceHandler:
                 elif not transactional and is_transactional(records):
                     appended = _NO_TRANSACTIONAL_ID
                 else:
-                    appended = partition.append(records, now_ms)
+                    appended = partition.append(records, now_ms, acks)
                 start_offset = partition.log.log_start_offset
                 if isinstance(appended, AppendResult):
                     base_offset, end_offset, append_time_ms, *_ = appended
-                    if end_offset > partition.high_watermark:
+                    if end_offset > partition.high_watermark and not partition.is_written(end_offset, acks):
                         waits.append((partition, end_offset, answers, len(answers)))
                     answers.append((index, 0, base_offset, append_time_ms, start_offset, None))
                 else:
@@ -129,11 +141,20 @@ _NO_RECORDS = Refusal(ErrorCode.INVALID_RECORD, "the request holds no records fo
 class _Parked:
     """A request whose records are written but not committed yet."""
 
-    __slots__ = ("_context", "_remaining", "_reply", "_results", "_timer", "_waits")
+    __slots__ = ("_broker", "_context", "_failed", "_remaining", "_reply", "_results", "_timer", "_waits")
 
     def __init__(
-        self, reply: Reply, context: RequestContext, results: Results, waits: list[Wait], timeout_ms: int
+        self,
+        broker: "Broker",
+        reply: Reply,
+        context: RequestContext,
+        results: Results,
+        waits: list[Wait],
+        timeout_ms: int,
+        acks: int,
     ) -> None:
+        self._broker = broker
+        self._failed = False
         self._reply = reply
         self._context = context
         self._results = results
@@ -141,7 +162,8 @@ class _Parked:
         self._remaining = len(waits)
         self._timer = asyncio.get_running_loop().call_later(max(timeout_ms, 0) / 1000, self._time_out)
         for number, (partition, end_offset, _, _) in enumerate(waits):
-            partition.when_committed(end_offset, partial(self._committed, number))
+            wait = partition.when_committed if acks == -1 else partition.when_written
+            wait(end_offset, partial(self._committed, number))
 
     def _committed(self, number: int, error: ErrorCode) -> None:
         wait = self._waits[number]
@@ -149,6 +171,7 @@ class _Parked:
             return
         self._waits[number] = None
         if error:
+            self._failed = True
             _fail(wait, error)
         self._remaining -= 1
         if not self._remaining:
@@ -164,7 +187,10 @@ class _Parked:
 
     def _answer(self) -> None:
         context = self._context
-        self._reply.send((encode_produce_frame(context.correlation_id, context.api_version, self._results),))
+        if self._failed:
+            self._reply.send((encode_answer(self._broker, context, self._results),))
+        else:
+            self._reply.send((encode_produce_frame(context.correlation_id, context.api_version, self._results),))
 
 
 def _fail(wait: Wait, error: ErrorCode) -> None:

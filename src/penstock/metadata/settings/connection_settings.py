@@ -168,26 +168,8 @@ class ConnectionSettings(Struct, frozen=True, kw_only=True):
 
 
 class PeerSettings(ConnectionSettings, frozen=True, kw_only=True):
-    """Settings of replication between brokers, accepted so that a Kafka configuration can be carried over."""
+    """Settings of leadership among brokers."""
 
-    num_replica_fetchers: Annotated[
-        int, Int("Fetchers per source broker.", at_least=1, update=CLUSTER_WIDE, no_effect=_ONE_BROKER)
-    ] = 1
-    replica_lag_time_max_ms: Annotated[
-        int, Long("A follower behind for this long leaves the in-sync set.", at_least=1, no_effect=_ONE_BROKER)
-    ] = 30_000
-    replica_fetch_max_bytes: Annotated[
-        int, Int("Bytes of one partition in a replica fetch.", at_least=0, no_effect=_ONE_BROKER)
-    ] = MIB
-    replica_fetch_wait_max_ms: Annotated[
-        int, Int("Longest wait of a replica fetch.", at_least=0, no_effect=_ONE_BROKER)
-    ] = 500
-    replica_fetch_min_bytes: Annotated[
-        int, Int("Least bytes a replica fetch waits for.", at_least=0, no_effect=_ONE_BROKER)
-    ] = 1
-    replica_socket_timeout_ms: Annotated[
-        int, Int("Socket timeout of a replica fetch.", at_least=1, no_effect=_ONE_BROKER)
-    ] = 30_000
     auto_leader_rebalance_enable: Annotated[bool, Bool("Move leadership back to preferred replicas.")] = True
     leader_imbalance_check_interval_seconds: Annotated[
         int, Long("How often leadership balance is checked.", at_least=1)

@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from penstock.metadata.settings.connection_settings import MIB, PeerSettings
+from penstock.metadata.settings.connection_settings import MIB
+from penstock.metadata.settings.replication_settings import ReplicationSettings
 from penstock.metadata.settings.setting import (
     CLUSTER_WIDE,
     DOUBLE_MAX,
@@ -20,7 +21,7 @@ _ONE_SNAPSHOT = "everything in front of the newest snapshot is deleted at once"
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 
-class StorageSettings(PeerSettings, frozen=True, kw_only=True):
+class StorageSettings(ReplicationSettings, frozen=True, kw_only=True):
     """Where logs live, when segments roll, what is kept and when bytes reach the disk."""
 
     log_dirs: Annotated[

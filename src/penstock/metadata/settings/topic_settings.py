@@ -15,7 +15,6 @@ from penstock.metadata.settings.broker_settings import BrokerSettings, broker_ca
 from penstock.metadata.settings.setting import About, Bool, Catalogue, List, Setting, SettingError, Value, declared
 
 _NO_TIERING = "no tiering yet"
-_NO_REPLICATION = "this release runs one broker, so nothing is replicated"
 _MILLIS = {"hours": 3_600_000, "minutes": 60_000}
 
 
@@ -96,10 +95,12 @@ class TopicSettings(Struct, frozen=True, kw_only=True):
     ]
     unclean_leader_election_enable: Annotated[bool, follows("unclean.leader.election.enable")]
     follower_replication_throttled_replicas: Annotated[
-        tuple[str, ...], List("Replicas throttled on the follower's side.", no_effect=_NO_REPLICATION)
+        tuple[str, ...],
+        List("Replicas that catch up at follower.replication.throttled.rate, as partition:broker, or *"),
     ] = ()
     leader_replication_throttled_replicas: Annotated[
-        tuple[str, ...], List("Replicas throttled on the leader's side.", no_effect=_NO_REPLICATION)
+        tuple[str, ...],
+        List("Replicas that are caught up with at leader.replication.throttled.rate, as partition:broker, or *"),
     ] = ()
     remote_log_copy_disable: Annotated[
         bool, Bool("Stop copying segments to object storage.", no_effect=_NO_TIERING)

@@ -1,0 +1,162 @@
+"""Who fetches decides what a fetch may read: consumers up to the watermark, followers to the end of the log."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.broker.addresses import endpoint_of
+from penstock.broker.context import RequestContext
+from penstock.broker.fetch_sessions import Key
+from penstock.model.errors import ErrorCode
+from penstock.replication.follower_state import FetchPosition
+from penstock.replication.partition import FetchPlan, Partition, Watcher
+from penstock.replication.read_replica import select_read_replica
+from penstock.security.verdicts import Operation
+from penstock.wire.fetch_fast import DecodedFetch, FetchPartition
+from penstock.wire.fetch_frame import NodeEndpoint
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+_READ_COMMITTED = 1
+_FOLLOWERS_SERVE_FROM = 11  # older clients do not know that they may read from others
+WRONG_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+_FORBIDDEN = FetchPlan(ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, -1, -1, None)
+_CLUSTER_FORBIDDEN = FetchPlan(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, -1, -1, -1, None)
+
+Wanted = Sequence[tuple[Key, FetchPartition]]
+
+
+class Reader(Protocol):
+    def acknowledge(self, wanted: Wanted) -> None:
+        """Once per request, before anything is planned: what the request itself says of its sender."""
+
+    def plan(self, key: Key, wanted: FetchPartition, budget: int, must_yield: bool) -> FetchPlan:
+        """The first partition with data yields at least one batch, however large: readers must get on. (KIP-74)"""
+
+    def watch(self, topic: str | bytes, index: int, watcher: Watcher) -> Partition | None: ...
+
+
+class ConsumerReader:
+    __slots__ = ("_broker", "_committed", "_context", "_rack")
+
+    def __init__(self, broker: "Broker", context: RequestContext, request: DecodedFetch) -> None:
+        self._broker = broker
+        self._context = context
+        self._committed = request.isolation_level == _READ_COMMITTED
+        self._rack = request.rack_id if broker.static_settings.replica_selector_class is not None else ""
+
+    def acknowledge(self, wanted: Wanted) -> None:
+        """A consumer's fetch says nothing of what it has."""
+
+    def plan(self, key: Key, wanted: FetchPartition, budget: int, must_yield: bool) -> FetchPlan:
+        broker = self._broker
+        partition = broker.partitions.find(key[0], key[1])
+        if not isinstance(partition, Partition):
+            if self._context.api_version >= _FOLLOWERS_SERVE_FROM:
+                partition = broker.partitions.find_replica(key[0], key[1])
+            if not isinstance(partition, Partition):
+                return FetchPlan(partition.code, -1, -1, -1, None)
+        if not broker.gate.allows_topic(self._context, Operation.READ, partition.topic):
+            return _FORBIDDEN
+        max_bytes = min(wanted.partition_max_bytes, budget)
+        plan = partition.plan_fetch(
+            wanted.fetch_offset, max_bytes, wanted.current_leader_epoch, self._committed, must_yield
+        )
+        if self._rack and partition.leader_state is not None and not plan.error:
+            return self._send_elsewhere(partition, wanted.fetch_offset, plan)
+        return plan
+
+    def _send_elsewhere(self, partition: Partition, offset: int, plan: FetchPlan) -> FetchPlan:
+        """A consumer that can be served in its own rack is told by whom, and gets nothing here."""
+        state = partition.leader_state
+        assert state is not None
+        brokers = self._broker.image.brokers
+
+        def rack_of(broker_id: int) -> str | None:
+            known = brokers.get(broker_id)
+            return known.rack if known is not None and not known.fenced else None
+
+        own_rack = self._broker.static_settings.broker_rack
+        chosen = select_read_replica(state, offset, self._rack, own_rack, rack_of)
+        return plan if chosen < 0 else plan._replace(data=None, aborted=None, preferred_read_replica=chosen)
+
+    def watch(self, topic: str | bytes, index: int, watcher: Watcher) -> Partition | None:
+        partition = self._broker.partitions.find_replica(topic, index)
+        if not isinstance(partition, Partition):
+            return None
+        partition.watch(watcher)
+        return partition
+
+
+class ReplicaReader:
+    __slots__ = ("_allowed", "_broker", "_epoch", "_replica_id")
+
+    def __init__(self, broker: "Broker", context: RequestContext, request: DecodedFetch) -> None:
+        self._broker = broker
+        self._replica_id = request.replica_id
+        self._epoch = request.replica_epoch
+        self._allowed = broker.gate.allows_cluster(context, Operation.CLUSTER_ACTION)
+
+    def acknowledge(self, wanted: Wanted) -> None:
+        """What a follower asks for tells what it has. An incarnation that metadata has left behind tells nothing."""
+        broker = self._broker
+        known = broker.image.brokers.get(self._replica_id)
+        if not self._allowed or (known is not None and 0 <= self._epoch < known.epoch):
+            return
+        now_ms = int(broker.clock.monotonic() * 1000)
+        find = broker.partitions.find
+        for key, part in wanted:
+            partition = find(key[0], key[1])
+            if isinstance(partition, Partition):
+                partition.note_replica_fetch(
+                    self._replica_id, self._epoch, _position(part), part.log_start_offset, now_ms
+                )
+
+    def plan(self, key: Key, wanted: FetchPartition, budget: int, must_yield: bool) -> FetchPlan:
+        broker, replica_id = self._broker, self._replica_id
+        partition = broker.partitions.find(key[0], key[1])
+        if not isinstance(partition, Partition):
+            return FetchPlan(partition.code, -1, -1, -1, None)
+        if not self._allowed:
+            return _CLUSTER_FORBIDDEN
+        max_bytes = min(wanted.partition_max_bytes, budget)
+        if broker.throttles.holds_back(partition, replica_id):
+            max_bytes, must_yield = 0, False
+        plan = partition.plan_replica_fetch(replica_id, _position(wanted), max_bytes, must_yield)
+        if plan.data is not None:
+            broker.throttles.sent(partition, replica_id, plan.data.length)
+        return plan
+
+    def watch(self, topic: str | bytes, index: int, watcher: Watcher) -> Partition | None:
+        partition = self._broker.partitions.find(topic, index)
+        if not isinstance(partition, Partition):
+            return None
+        partition.watch_end(watcher)
+        return partition
+
+
+def _position(wanted: FetchPartition) -> FetchPosition:
+    return FetchPosition(wanted.current_leader_epoch, wanted.fetch_offset, wanted.last_fetched_epoch)
+
+
+def told_leader(broker: "Broker", topic: str | bytes, index: int, leaders: set[int]) -> tuple[int, int] | None:
+    """Who leads now, for a reader that came to the wrong broker or with another epoch. (KIP-951)"""
+    image = broker.image
+    known = image.topic(topic) if isinstance(topic, str) else image.topic_by_id(topic)
+    state = known.partition(index) if known is not None else None
+    if state is None or state.leader < 0:
+        return None
+    if state.leader != broker.node_id:
+        leaders.add(state.leader)
+    return state.leader, state.leader_epoch
+
+
+def told_endpoints(broker: "Broker", context: RequestContext, leaders: set[int]) -> list[NodeEndpoint]:
+    """Where these leaders are, as this client can reach them."""
+    endpoints = []
+    for broker_id in sorted(leaders):
+        which = broker.image.brokers.get(broker_id)
+        where = endpoint_of(broker, context, which) if which is not None else None
+        if which is not None and where is not None:
+            endpoints.append(NodeEndpoint(broker_id, where.host, where.port, which.rack))
+    return endpoints

@@ -1,0 +1,330 @@
+"""Followers: one task per leader broker fetches for all partitions that follow it.
+
+A fetch is a question and an acknowledgement in one: what is asked for says what this broker has counted. So with
+`flush.mode=ack` the next fetch waits for the fsync of what the last one brought; one fsync serves all its partitions.
+
+Hard rules:
+- One fetch at a time per leader, and an answer counts only for the fetch it answers (`Partition.apply_fetched`).
+- A partition that cannot go on is left out for a while; it never holds up the others.
+- When partitions come while a fetch waits at the leader, the fetch is given up: a new leader is not to wait for an
+  old one's silence.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.addresses import peer_address
+from penstock.broker.peers import PeerUnreachable
+from penstock.broker.replica_session import ReplicaSession
+from penstock.metadata.partition import NO_LEADER
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.net.requester import ResponseFrame
+from penstock.replication.counters import ReplicationCounters
+from penstock.replication.follower_state import Fetched, FetchPosition, Kind
+from penstock.replication.partition import Partition
+from penstock.wire.errors import WireError
+from penstock.wire.generated.fetch import FetchResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+log = logging.getLogger("penstock.replication")
+
+_FIRST_PAUSE_S = 0.01
+_THROTTLED_PAUSE_S = 0.1
+_CHANNELS = 4  # given-up fetches still wait for their answers, each on its own connection
+
+Key = tuple[bytes, int]
+
+
+class Followed:
+    """A partition and when to ask for it again."""
+
+    __slots__ = ("not_before", "partition", "pause_s")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.not_before = 0.0
+        self.pause_s = 0.0
+
+    def wait(self, now_s: float, longest_s: float) -> None:
+        self.pause_s = min(longest_s, self.pause_s * 2 or _FIRST_PAUSE_S)
+        self.not_before = now_s + self.pause_s
+
+    def go_on(self) -> None:
+        self.pause_s = self.not_before = 0.0
+
+
+class ReplicaFetchers:
+    """All fetchers of a broker, by leader."""
+
+    def __init__(self, broker: "Broker", counters: ReplicationCounters) -> None:
+        self._broker = broker
+        self._counters = counters
+        self._fetchers: dict[int, LeaderFetcher] = {}
+        self._stopped = False
+
+    def follow(self, partition: Partition) -> None:
+        """Fetches from the leader that the partition names now, and from no other."""
+        follower = partition.follower
+        leader_id = follower.leader_id if follower is not None else NO_LEADER
+        for known, fetcher in list(self._fetchers.items()):
+            if known != leader_id:
+                fetcher.remove(partition)
+        if leader_id == NO_LEADER or self._stopped:
+            return
+        fetcher_for = self._fetchers.get(leader_id)
+        if fetcher_for is None:
+            fetcher_for = self._fetchers[leader_id] = LeaderFetcher(self._broker, leader_id, self)
+        fetcher_for.add(partition)
+
+    def forget(self, partition: Partition) -> None:
+        for fetcher in list(self._fetchers.values()):
+            fetcher.remove(partition)
+
+    def idle(self, fetcher: "LeaderFetcher") -> None:
+        """It has no partitions left and ends."""
+        if self._fetchers.get(fetcher.leader_id) is fetcher:
+            del self._fetchers[fetcher.leader_id]
+
+    def brokers_changed(self) -> None:
+        """Addresses may be new: who pauses because of an old one goes on."""
+        for fetcher in self._fetchers.values():
+            if fetcher.is_pausing:
+                fetcher.wake()
+
+    def followed_count(self) -> int:
+        return sum(len(fetcher) for fetcher in self._fetchers.values())
+
+    @property
+    def counters(self) -> ReplicationCounters:
+        return self._counters
+
+    async def stop(self) -> None:
+        self._stopped = True
+        fetchers, self._fetchers = list(self._fetchers.values()), {}
+        for fetcher in fetchers:
+            fetcher.task.cancel()
+        await asyncio.gather(*(fetcher.task for fetcher in fetchers), return_exceptions=True)
+
+
+class LeaderFetcher:
+    """Fetches from one leader until no partition follows it any more."""
+
+    def __init__(self, broker: "Broker", leader_id: int, owner: ReplicaFetchers) -> None:
+        self.leader_id = leader_id
+        self._broker = broker
+        self._owner = owner
+        self._followed: dict[Key, Followed] = {}
+        self._session = ReplicaSession()
+        self._news = asyncio.Event()
+        self._channel = 0
+        self._pause_s = 0.0
+        self.is_pausing = False
+        self.task = asyncio.get_running_loop().create_task(self._run())
+        self.task.add_done_callback(_report_fault)
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def add(self, partition: Partition) -> None:
+        key = (partition.topic_id, partition.index)
+        known = self._followed.get(key)
+        if known is None or known.partition is not partition:
+            self._followed[key] = Followed(partition)
+        else:
+            known.go_on()
+        self.wake()
+
+    def remove(self, partition: Partition) -> None:
+        key = (partition.topic_id, partition.index)
+        known = self._followed.get(key)
+        if known is not None and known.partition is partition:
+            del self._followed[key]
+            if not self._followed:
+                self.wake()
+
+    def wake(self) -> None:
+        self._pause_s = 0.0
+        self._news.set()
+
+    async def _run(self) -> None:
+        while self._followed:
+            self._news.clear()
+            asked = self._ready()
+            if not asked:
+                await self._wait_for_news(self._next_s())
+                continue
+            response = await self._fetch(asked)
+            if response is not None:
+                await self._apply(asked, response)
+        self._owner.idle(self)
+
+    # -- asking -----------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> dict[Key, FetchPosition]:
+        """The partitions to ask for now, and from where."""
+        now_s = self._broker.clock.monotonic()
+        throttles = self._broker.throttles
+        exceeded = throttles.fetched_too_much
+        asked: dict[Key, FetchPosition] = {}
+        for key, followed in self._followed.items():
+            if followed.not_before > now_s:
+                continue
+            if exceeded and throttles.throttles(followed.partition):
+                followed.not_before = now_s + _THROTTLED_PAUSE_S
+                continue
+            position = followed.partition.position()
+            if position is not None:
+                asked[key] = position
+        return asked
+
+    def _next_s(self) -> float:
+        now_s = self._broker.clock.monotonic()
+        pauses = [f.not_before - now_s for f in self._followed.values() if f.not_before > now_s]
+        return min(pauses, default=self._broker.settings.replica_fetch_wait_max_ms / 1000)
+
+    async def _wait_for_news(self, longest_s: float) -> None:
+        try:
+            async with asyncio.timeout(max(longest_s, 0.001)):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    async def _fetch(self, asked: dict[Key, FetchPosition]) -> FetchResponse | None:
+        """The leader's answer; None when there is none, after a pause."""
+        broker, settings = self._broker, self._broker.settings
+        address = peer_address(broker, self.leader_id)
+        if address is None:
+            await self._pause()
+            return None
+        request = self._session.request(
+            asked, lambda key: self._followed[key].partition.log.log_start_offset, broker, settings
+        )
+        timeout_ms = settings.replica_fetch_wait_max_ms + settings.replica_socket_timeout_ms
+        sending = asyncio.ensure_future(
+            broker.peers.request_frame(address, request, timeout_ms, channel=f"replica-{self._channel}")
+        )
+        try:
+            if not await self._answered(sending):
+                self._give_up()
+                return None
+            frame = await sending
+            response, _ = FetchResponse.decode(frame.frame, frame.position, frame.version)
+        except (PeerUnreachable, WireError) as error:
+            log.debug("fetching from broker %d failed: %s", self.leader_id, error)
+            self._session.close()
+            await self._pause()
+            return None
+        finally:
+            sending.cancel()
+        if not self._session.accept(response):
+            self._owner.counters.fetch_errors += 1
+            await self._pause()
+            return None
+        self._pause_s = 0.0
+        return response
+
+    async def _answered(self, sending: "asyncio.Future[ResponseFrame]") -> bool:
+        """False: partitions came while the leader let us wait, so the fetch is not worth waiting for."""
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            waiting: set[asyncio.Future[Any]] = {sending, news}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+        return sending.done() or not self._followed
+
+    def _give_up(self) -> None:
+        self._session.close()
+        self._channel = (self._channel + 1) % _CHANNELS
+
+    async def _pause(self) -> None:
+        longest_s = self._broker.settings.replica_fetch_backoff_ms / 1000
+        self._pause_s = min(longest_s, self._pause_s * 2 or _FIRST_PAUSE_S)
+        pause_s = self._pause_s
+        self._news.clear()
+        self.is_pausing = True
+        await self._wait_for_news(pause_s)
+        self.is_pausing = False
+
+    # -- applying ---------------------------------------------------------------------------------------------------
+
+    async def _apply(self, asked: dict[Key, FetchPosition], response: FetchResponse) -> None:
+        """Appends what came, then waits until this broker may count it."""
+        written: list[Partition] = []
+        for topic in response.responses:
+            for told in topic.partitions:
+                key = (topic.topic_id, told.partition_index)
+                followed, position = self._followed.get(key), asked.get(key)
+                if followed is not None and position is not None:
+                    self._apply_one(followed, position, told)
+                    if followed.partition.position() is None and followed.partition.follower is not None:
+                        written.append(followed.partition)
+        if written:
+            await asyncio.gather(*(self._counted(partition) for partition in written))
+
+    def _apply_one(self, followed: Followed, position: FetchPosition, told: FetchResponse.PartitionData) -> None:
+        broker, counters, partition = self._broker, self._owner.counters, followed.partition
+        now_s = broker.clock.monotonic()
+        records = told.records or b""
+        fetched = Fetched(
+            _error(told.error_code), told.high_watermark, told.log_start_offset, _diverging(told), records
+        )
+        before = partition.high_watermark
+        outcome = partition.apply_fetched(position, fetched, int(now_s * 1000))
+        longest_s = broker.settings.replica_fetch_backoff_ms / 1000
+        if isinstance(outcome, Refusal):
+            self._refused(followed, outcome, now_s, longest_s)
+            return
+        if outcome.kind is Kind.RETRY:
+            counters.fetch_errors += 1
+            followed.wait(now_s, longest_s)
+            return
+        followed.go_on()
+        if outcome.kind in (Kind.TRUNCATE, Kind.RESTART):
+            counters.truncations += 1
+            counters.truncations_below_watermark += partition.high_watermark < before
+            log.info(
+                "%s was cut at %d, where broker %d parts ways", partition.log.name, outcome.offset, self.leader_id
+            )
+        elif outcome.kind is Kind.APPEND and len(records):
+            counters.replicated_bytes += len(records)
+            broker.throttles.fetched(partition, len(records))
+
+    def _refused(self, followed: Followed, refusal: Refusal, now_s: float, longest_s: float) -> None:
+        """The log took nothing: its disk is full, or what came is damaged; both are tried again."""
+        if refusal.code is ErrorCode.CORRUPT_MESSAGE:
+            self._owner.counters.corrupt_batches += 1
+            log.warning("%s from broker %d: %s", followed.partition.log.name, self.leader_id, refusal.message)
+        followed.wait(now_s, longest_s)
+
+    async def _counted(self, partition: Partition) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        partition.when_written(partition.log.end_offset, _finish(done))
+        await done
+
+
+def _finish(done: "asyncio.Future[None]") -> Callable[[ErrorCode], None]:
+    return lambda _: None if done.done() else done.set_result(None)
+
+
+def _diverging(told: FetchResponse.PartitionData) -> tuple[int, int] | None:
+    epoch = told.diverging_epoch
+    return (epoch.epoch, epoch.end_offset) if epoch.end_offset >= 0 else None
+
+
+def _error(code: int) -> ErrorCode:
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _report_fault(task: "asyncio.Task[None]") -> None:
+    """A fetcher that ends by a bug must not go unnoticed: its partitions stand still."""
+    if not task.cancelled() and (fault := task.exception()) is not None:
+        message = "a replica fetcher has ended"
+        task.get_loop().call_exception_handler({"message": message, "exception": fault, "task": task})

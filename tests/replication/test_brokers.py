@@ -1,0 +1,238 @@
+"""Brokers that replicate to each other: produce, fetch, fail over, fall behind, catch up."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from penstock.model.errors import ErrorCode
+from tests.log.logs import values
+from tests.replication.brokers import Brokers, consume_from, produce_to, running
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+async def all_alike(cluster: Brokers, *numbers: int, topic: str = "a") -> None:
+    """All logs hold the same, and everybody knows that it is committed."""
+    leader = cluster.leader(topic)
+
+    def alike() -> bool:
+        replicas = [cluster.replica(number, topic) for number in numbers]
+        return all(
+            values(replica.log) == values(leader.log) and replica.high_watermark == leader.log.end_offset
+            for replica in replicas
+        )
+
+    await cluster.until(alike)
+
+
+def test_what_is_acknowledged_is_on_every_replica() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2")
+            for number in range(5):
+                answer = await cluster.produce(f"v{number}")
+                assert (answer.error_code, answer.base_offset) == (0, number)
+            await all_alike(cluster, 1, 2, 3)
+            assert values(cluster.replica(3).log) == [b"v0", b"v1", b"v2", b"v3", b"v4"]
+            assert cluster.leader().leader_state.isr == {1, 2, 3}  # type: ignore[union-attr]
+
+    run(story)
+
+
+def test_a_leader_fails_and_another_goes_on() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2")
+            await cluster.produce("one")
+            await cluster.stop(1, power_loss=True)
+            cluster.fence(1)
+            assert cluster.partition().leader == 2
+            answer = await cluster.produce("two")
+            assert answer.error_code == 0
+            await cluster.start(1, clean=False)
+            await cluster.until_in_sync(1, 2, 3)
+            assert (await cluster.produce("three")).error_code == 0
+            await all_alike(cluster, 1, 2, 3)
+            assert values(cluster.replica(1).log) == [b"one", b"two", b"three"]
+
+    run(story)
+
+
+def test_an_old_leader_gives_up_what_nobody_else_has() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2")
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2, 3)
+            cluster.deaf.add(1)
+            cluster.fence(1)  # it does not hear of it
+            await cluster.until(lambda: cluster.replica(2).is_leader)
+            pending = asyncio.create_task(produce_to(cluster.brokers[1], "lost", timeout_ms=30_000))
+            assert (await cluster.produce("two")).error_code == 0
+            old = cluster.replica(1)
+            assert (old.log.end_offset, old.high_watermark, pending.done()) == (2, 1, False)
+            cluster.deaf.clear()
+            cluster.beat(1)
+            cluster.publish()
+            assert (await pending).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            await cluster.until_in_sync(1, 2, 3)
+            await all_alike(cluster, 1, 2, 3)
+            assert values(old.log) == [b"one", b"two"]
+            assert cluster.brokers[1].replicas.counters.truncations == 1
+            assert cluster.brokers[1].replicas.counters.truncations_below_watermark == 0
+
+    run(story)
+
+
+def test_a_follower_that_stays_behind_leaves_and_comes_back() -> None:
+    async def story() -> None:
+        async with running(replica_lag_time_max_ms="50") as cluster:
+            cluster.create(min_insync_replicas="2")
+            await cluster.produce("one")
+            await cluster.stop(3)
+            answer = asyncio.create_task(cluster.produce("two"))
+            leader = cluster.brokers[1]
+
+            def shrunk() -> bool:
+                leader.replicas.shrink_isrs()
+                return set(cluster.partition().isr) == {1, 2}
+
+            await cluster.until(shrunk)
+            assert (await answer).error_code == 0
+            assert leader.replicas.counters.isr_shrinks == 1
+            await cluster.start(3)
+            await cluster.until_in_sync(1, 2, 3)
+            await all_alike(cluster, 1, 2, 3)
+            assert leader.replicas.counters.isr_expands == 1
+
+    run(story)
+
+
+def test_too_few_in_sync_refuse_acks_all_and_take_acks_one() -> None:
+    async def story() -> None:
+        async with running(2) as cluster:
+            cluster.create(replicas=(1, 2), min_insync_replicas="2")
+            assert (await cluster.produce("one")).error_code == 0
+            await cluster.stop(2)
+            cluster.fence(2)
+            assert (await cluster.produce("two")).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+            assert (await cluster.produce("three", acks=1)).error_code == 0
+            leader = cluster.leader()
+            assert (leader.log.end_offset, leader.high_watermark) == (2, 1)
+            await cluster.start(2)
+            await cluster.until_in_sync(1, 2)
+            await all_alike(cluster, 1, 2)
+
+    run(story)
+
+
+def test_a_producer_waits_no_longer_than_it_said() -> None:
+    async def story() -> None:
+        async with running(2) as cluster:
+            cluster.create(replicas=(1, 2))
+            await cluster.produce("one")
+            await cluster.stop(2)
+            assert (await cluster.produce("two", timeout_ms=30)).error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    run(story)
+
+
+def test_a_follower_counts_only_what_it_has_fsynced() -> None:
+    async def story() -> None:
+        async with running(2) as cluster:
+            cluster.create(replicas=(1, 2))
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2)
+            is_slow = asyncio.Event()
+            go_on = __import__("threading").Event()
+            loop = asyncio.get_running_loop()
+
+            def wait(path: str) -> None:
+                if path.endswith(".log"):
+                    loop.call_soon_threadsafe(is_slow.set)
+                    go_on.wait(10)
+
+            cluster.disks[2].before_sync = wait
+            answer = asyncio.create_task(cluster.produce("two"))
+            await is_slow.wait()
+            follower = cluster.replica(2)
+            assert follower.log.end_offset == 2
+            assert cluster.leader().log.counted_end_offset == 2 or not answer.done()
+            assert cluster.leader().high_watermark == 1
+            cluster.disks[2].before_sync = None
+            go_on.set()
+            assert (await answer).error_code == 0
+
+    run(story)
+
+
+def test_fetches_of_followers_are_incremental() -> None:
+    async def story() -> None:
+        async with running(2) as cluster:
+            for topic in ("a", "b", "c"):
+                cluster.create(topic, (1, 2))
+            for topic in ("a", "b", "c"):
+                await cluster.produce("one", topic=topic)
+                await all_alike(cluster, 1, 2, topic=topic)
+            peers = cluster.brokers[2].peers
+            before = len(peers.requests)  # type: ignore[attr-defined]
+            for number in range(5):
+                await cluster.produce(f"more {number}", topic="b")
+            later = peers.requests[before + 1 :]  # type: ignore[attr-defined]
+            assert later
+            assert all(request.session_id and len(request.topics) <= 1 for request in later)
+
+    run(story)
+
+
+def test_followers_serve_readers_up_to_their_watermark() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create()
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2, 3)
+            row = await consume_from(cluster.brokers[2], 0)
+            assert (row.error_code, row.high_watermark) == (0, 1)
+            assert row.records
+            row = await consume_from(cluster.brokers[2], 1)
+            assert (row.error_code, row.records) == (0, b"")
+            row = await consume_from(cluster.brokers[2], 5)
+            assert row.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+    run(story)
+
+
+def test_a_reader_is_sent_to_the_replica_in_its_rack() -> None:
+    async def story() -> None:
+        selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+        cluster = Brokers(3, replica_selector_class=selector)
+        cluster.racks = {1: "x", 2: "y", 3: "z"}
+        for number in (1, 2, 3):
+            await cluster.start(number)
+        cluster.create()
+        await cluster.produce("one")
+        await all_alike(cluster, 1, 2, 3)
+        assert (await consume_from(cluster.brokers[1], 0, rack="y")).preferred_read_replica == 2
+        row = await consume_from(cluster.brokers[1], 0, rack="x")
+        assert row.preferred_read_replica == -1
+        assert row.records
+        assert (await consume_from(cluster.brokers[1], 0, rack="elsewhere")).preferred_read_replica == -1
+        assert (await consume_from(cluster.brokers[2], 0, rack="y")).records
+        for number in (1, 2, 3):
+            await cluster.stop(number)
+
+    run(story)
+
+
+def test_who_comes_to_the_wrong_broker_is_told_the_right_one() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create()
+            row = await produce_to(cluster.brokers[2], "one")
+            assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (1, 0)
+            told = await consume_from(cluster.brokers[1], 0, epoch=9)
+            assert told.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    run(story)
