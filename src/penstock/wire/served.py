@@ -90,11 +90,18 @@ SERVED: dict[int, Served] = {
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: Served(0, 0),
     ApiKey.CONTROLLER_REGISTRATION: Served(0, 0),
     ApiKey.UNREGISTER_CONTROLLER: Served(0, 0),
+    ApiKey.VOTE: Served(0, 2),
+    ApiKey.BEGIN_QUORUM_EPOCH: Served(0, 1),
+    ApiKey.END_QUORUM_EPOCH: Served(0, 1),
+    ApiKey.DESCRIBE_QUORUM: Served(0, 2),
+    ApiKey.FETCH_SNAPSHOT: Served(0, 1),
+    ApiKey.ADD_RAFT_VOTER: Served(0, 1, "Answers when the change is committed."),
+    ApiKey.REMOVE_RAFT_VOTER: Served(0, 0),
+    ApiKey.UPDATE_RAFT_VOTER: Served(0, 0),
 }
 
 _SECURITY = "SASL and ACLs are not built yet; the gate is there and allows all."
 _TOKENS = "Delegation tokens are not planned: use SASL/OAUTHBEARER."
-_QUORUM = "Between voters of the metadata quorum; a cluster of one voter sends none."
 _QUOTAS = "Quotas are not built yet."
 _SHARE_GROUPS = "Share groups (KIP-932) are not built yet."
 _SHARE_STATE = "Between group and share coordinator; share groups (KIP-932) are not built yet."
@@ -117,14 +124,6 @@ NOT_SERVED: dict[int, str] = {
     ApiKey.ALTER_CLIENT_QUOTAS: _QUOTAS,
     ApiKey.ALTER_REPLICA_LOG_DIRS: "Moving a replica between directories is not built yet.",
     ApiKey.LIST_CONFIG_RESOURCES: "Only topics and brokers have configurations so far; list them with Metadata.",
-    ApiKey.VOTE: _QUORUM,
-    ApiKey.BEGIN_QUORUM_EPOCH: _QUORUM,
-    ApiKey.END_QUORUM_EPOCH: _QUORUM,
-    ApiKey.DESCRIBE_QUORUM: "Comes with a quorum of several voters.",
-    ApiKey.FETCH_SNAPSHOT: _QUORUM,
-    ApiKey.ADD_RAFT_VOTER: _QUORUM,
-    ApiKey.REMOVE_RAFT_VOTER: _QUORUM,
-    ApiKey.UPDATE_RAFT_VOTER: _QUORUM,
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _TELEMETRY,
     ApiKey.PUSH_TELEMETRY: _TELEMETRY,
     ApiKey.SHARE_GROUP_HEARTBEAT: _SHARE_GROUPS,

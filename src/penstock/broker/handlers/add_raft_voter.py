@@ -1,0 +1,33 @@
+"""AddRaftVoter (key 80), versions 0–1: an observer becomes a voter (KIP-853). v1: an answer before the commit.
+
+The node must follow the metadata log already: until it has caught up the answer waits, as long as the timeout allows.
+Not done: AckWhenCommitted = false answers when the change is written; here too the commit is waited for.
+"""
+
+from typing import TYPE_CHECKING
+
+from penstock.model.errors import ErrorCode
+from penstock.quorum.election_state import ReplicaKey
+from penstock.quorum.voters import Endpoint
+from penstock.security.verdicts import Operation
+from penstock.wire.generated.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: "Broker", context: "RequestContext", request: AddRaftVoterRequest) -> AddRaftVoterResponse:
+    if not broker.gate.allows_cluster(context, Operation.ALTER):
+        return AddRaftVoterResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    quorum = broker.driver.quorum
+    if quorum is None or quorum.leader is None:
+        return AddRaftVoterResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    if request.cluster_id not in (None, broker.cluster_id):
+        return AddRaftVoterResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+    endpoints = tuple(Endpoint(each.name, each.host, each.port) for each in request.listeners)
+    key = ReplicaKey(request.voter_id, request.voter_directory_id)
+    refusal = await quorum.add_voter(key, endpoints, request.timeout_ms)
+    if refusal is None:
+        return AddRaftVoterResponse()
+    return AddRaftVoterResponse(error_code=refusal.code, error_message=refusal.message)

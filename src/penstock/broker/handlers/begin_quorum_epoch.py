@@ -1,0 +1,22 @@
+"""BeginQuorumEpoch (key 53), versions 0–1, controller listeners: a new leader says so. v1: KIP-853."""
+
+from typing import TYPE_CHECKING
+
+from penstock.model.errors import ErrorCode
+from penstock.security.verdicts import Operation
+from penstock.wire.generated.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(
+    broker: "Broker", context: "RequestContext", request: BeginQuorumEpochRequest
+) -> BeginQuorumEpochResponse:
+    if not broker.gate.allows_cluster(context, Operation.CLUSTER_ACTION):
+        return BeginQuorumEpochResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    quorum = broker.driver.quorum
+    if quorum is None:
+        return BeginQuorumEpochResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
+    return await quorum.begin_epoch(request)
