@@ -65,7 +65,6 @@ def _encode_fetch(request: q.FetchRequest, sender: Sender, wait_ms: int) -> Fetc
     )
     return FetchRequest(
         cluster_id=sender.cluster_id,
-        replica_id=request.replica.id,
         replica_state=FetchRequest.ReplicaState(request.replica.id),
         max_wait_ms=wait_ms,
         min_bytes=0,

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 _CHECK_QUORUM_FACTOR = 1.5
+_LONGEST_BEGIN_INTERVAL_MS = 250
 
 
 class QuorumTimeouts(NamedTuple):
@@ -25,4 +26,4 @@ class QuorumTimeouts(NamedTuple):
     @property
     def begin_interval_ms(self) -> int:
         """How often BeginQuorumEpoch is sent again to a voter that does not fetch."""
-        return max(self.retry_backoff_ms, self.fetch_timeout_ms // 8)
+        return max(self.retry_backoff_ms, min(self.fetch_timeout_ms // 8, _LONGEST_BEGIN_INTERVAL_MS))
