@@ -15,7 +15,7 @@ from tests.transactions_cluster.world import BROKERS, TOPIC, TOPICS, World, pass
 
 SEEDS = 25
 PRODUCERS = 4
-TRANSACTIONS = 6
+TRANSACTIONS = 10
 
 
 async def live(producer: Producer, dice: random.Random) -> None:
@@ -41,7 +41,7 @@ async def live(producer: Producer, dice: random.Random) -> None:
 
 async def disturb(world: World, dice: random.Random) -> None:
     while True:
-        await passes(dice.expovariate(2.0))
+        await passes(dice.expovariate(12.0))
         alive = [node_id for node_id in BROKERS if world.nodes[node_id].alive]
         if dice.random() < 0.75:
             world.elect(dice.choice(list(world.logs)), dice.choice(alive))
@@ -70,7 +70,7 @@ def visible(log: PartitionLog) -> list[bytes]:
 
 def is_settled(world: World) -> bool:
     for node in world.nodes.values():
-        for partition in node.partitions.led.values():
+        for partition in node.partitions.led.values() if node.alive else ():
             log = partition.log
             if log.last_stable_offset(partition.high_watermark) != log.end_offset:
                 return False

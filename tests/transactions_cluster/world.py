@@ -54,6 +54,7 @@ from penstock.wire.generated.records_metadata import (
 from penstock.wire.struct import ApiMessage
 
 R = TypeVar("R", bound=ApiMessage)
+Hold = Callable[[int, ApiMessage], Awaitable[Any] | None]
 
 TOPIC = "t"
 TOPICS = {TOPIC: 3, TRANSACTION_TOPIC: 2, OFFSETS_TOPIC: 2}
@@ -184,8 +185,9 @@ class Node:
             answer: R = await self.world.carry(broker_id, request, request.MAX_VERSION, timeout_ms / 1000)
         except Lost as error:
             raise PeerUnreachable(str(error)) from None
-        if not self.alive:
-            await asyncio.Future()  # nobody is there to hear it
+        if not self.alive:  # nobody is there to hear it
+            self.world.forgotten.append(asyncio.current_task())
+            await asyncio.Future()
         return answer
 
     async def handle(self, request: ApiMessage, version: int) -> Any:
@@ -224,6 +226,11 @@ class World:
         given = {name.replace("_", "."): value for name, value in settings.items()}
         self.settings = BrokerSettings.from_mapping(given)
         self.faults = False
+        # Asked with the broker and the request: something to wait for before it, or its answer, is delivered.
+        self.holds_request: Hold = lambda node_id, request: None
+        self.holds_answer: Hold = lambda node_id, request: None
+        self.forgotten: list[asyncio.Task[Any] | None] = []  # of brokers that died
+        self.sent: list[tuple[int, ApiMessage]] = []
         self.metadata: list[list[Any]] = []
         self.nodes: dict[int, Node] = {}
         self._late: dict[asyncio.Future[Any], Node] = {}  # requests whose sender does not wait any more, and where
@@ -246,7 +253,10 @@ class World:
             first.append(TopicRecord(name, topic_id(name)))
             for index in range(count):
                 leader = self.random.choice(BROKERS)
-                first.append(PartitionRecord(index, topic_id(name), list(BROKERS), list(BROKERS), leader=leader))
+                replicas = list(BROKERS)
+                first.append(
+                    PartitionRecord(index, topic_id(name), replicas, replicas, leader=leader, leader_epoch=0)
+                )
         self.metadata.append(first)
         for node_id in BROKERS:
             self.nodes[node_id] = Node(self, node_id)
@@ -339,7 +349,10 @@ class World:
     async def carry(self, node_id: int, request: ApiMessage, version: int, timeout_s: float = 5.0) -> Any:
         """The answer of a broker. Raises `Lost`: the request did not arrive, the answer did not, or it is late."""
         node = self.nodes[node_id]
+        self.sent.append((node_id, request))
         await passes(self.random.uniform(0.0001, 0.002))
+        if (held := self.holds_request(node_id, request)) is not None:
+            await held
         chance = self.random.random() if self.faults else 1.0
         if not node.alive or chance < 0.03:
             raise Lost("the request did not arrive")
@@ -352,6 +365,8 @@ class World:
         except TimeoutError:
             self._let_go(answering, node)
             raise Lost("the answer takes too long") from None
+        if (held := self.holds_answer(node_id, request)) is not None:
+            await held
         if not node.alive or chance < 0.08:
             raise Lost("the answer did not arrive")
         return answer
