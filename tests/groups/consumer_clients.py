@@ -240,7 +240,7 @@ class ClassicClient(Client):
             self.plan = self._make_plan(answer) if not answer.skip_assignment else {}
             # A leader that need not plan, since it came back in time, watches the topics all the same. (KIP-814)
             self.is_leader = answer.leader == answer.member_id
-            self.places_planned = list(self.world.all_places())
+            self.places_planned = [] if answer.skip_assignment else list(self.world.all_places())
             self.next_step = "sync"
         elif isinstance(answer, SyncGroupResponse):
             self._take(answer.assignment)

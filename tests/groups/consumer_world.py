@@ -88,12 +88,12 @@ class World:
 
     def _note_outcasts(self) -> None:
         """Whoever is taken out may not know it, even when a join of long ago lets it in again."""
+        members: Collection[str] = self.group.members if self.group is not None else ()
         for client in self.clients:
-            if isinstance(client, ConsumerClient) and client.epoch > 0 and client.member_id not in self._member_ids():
+            if isinstance(client, ConsumerClient) and client.epoch > 0 and client.member_id not in members:
                 client.is_suspect = True
-
-    def _member_ids(self) -> Collection[str]:
-        return self.group.members if self.group is not None else ()
+            if isinstance(client, ConsumerClient) and not members:
+                client.snapshots.clear()  # the epochs of a group made anew begin anew
 
     def _is_refused(self) -> bool:
         self.appends_before_refusal -= 1
@@ -271,6 +271,7 @@ class Oracle:
         owned = self.request.topic_partitions
         is_let_in = (
             member is not None
+            and not member.uses_classic_protocol
             and epoch == member.previous_epoch < member.epoch
             and owned is not None
             and all(set(topic.partitions) <= member.assigned.get(topic.topic_id, {}).keys() for topic in owned)

@@ -68,6 +68,10 @@ def check_epoch(member: ConsumerMember, epoch: int, owned: OwnedPartitions) -> R
     """A client one epoch behind may have missed our answer; it is let in if it has nothing it should not have."""
     if epoch == JOINING_EPOCH:
         return None
+    if member.uses_classic_protocol:
+        # A client that was replaced by a classic one. What is known of the member is not what this client said.
+        message = f"The consumer group member uses the classic protocol. {_REJOIN}"
+        return Refusal(ErrorCode.FENCED_MEMBER_EPOCH, message)
     if epoch != member.epoch:
         is_behind = epoch < member.epoch
         if is_behind and epoch == member.previous_epoch and _is_part_of(owned, member.assigned):
