@@ -20,14 +20,16 @@ from penstock.metadata.image import (
 )
 from penstock.metadata.listeners import SECURITY_PROTOCOLS, Listener
 from penstock.metadata.partition import PartitionImage, apply_change, partition_from_record, without_elr
+from penstock.metadata.partition_codec import (
+    ID_POSITION,
+    NUMBER_POSITION,
+    PARTITION_FRAME,
+    STATE_POSITION,
+    decode_partition,
+)
 from penstock.wire.records import decode_metadata_record
 from penstock.wire.struct import RecordMessage
 
-# A framed PartitionRecord: frame version 1, type 3, version, then number, topic id and the partition's state.
-_PARTITION_FRAME = b"\x01\x03"
-_VERSION_POSITION, _NUMBER_POSITION, _ID_POSITION, _STATE_POSITION = 2, 3, 7, 23
-_DECODED_STATES_MAX = 4096
-_decoded_states: dict[tuple[int, bytes], PartitionImage] = {}
 _PROTOCOL_NAMES = {code: name for name, code in SECURITY_PROTOCOLS.items()}
 
 
@@ -73,24 +75,12 @@ class MetadataDelta:
         replay(self, record)
 
     def replay_encoded(self, value: bytes, offset: int) -> None:
-        """Replays a record from its bytes. Raises `WireError`, or `UnsupportedRecord`.
-
-        Partition records are nearly all of a large log, and nearly all alike but for number and topic, which come
-        first and have a fixed size. What follows is looked up instead of decoded again.
-        """
-        if value[:2] != _PARTITION_FRAME or len(value) < _STATE_POSITION:
+        """Replays a record from its bytes. Raises `WireError`, or `UnsupportedRecord`."""
+        if value[:2] != PARTITION_FRAME or len(value) < STATE_POSITION:
             self.replay(decode_metadata_record(value), offset)
             return
-        encoded = value[_STATE_POSITION:]
-        version = value[_VERSION_POSITION]
-        partition = _decoded_states.get((version, encoded))
-        if partition is None:
-            record: Any = decode_metadata_record(value)
-            if len(_decoded_states) >= _DECODED_STATES_MAX:
-                _decoded_states.clear()
-            _decoded_states[version, encoded] = partition = partition_from_record(record)
-        number = int.from_bytes(value[_NUMBER_POSITION:_ID_POSITION], "big", signed=True)
-        self._put_partition(value[_ID_POSITION:_STATE_POSITION], number, partition)
+        number = int.from_bytes(value[NUMBER_POSITION:ID_POSITION], "big", signed=True)
+        self._put_partition(value[ID_POSITION:STATE_POSITION], number, decode_partition(value))
 
     def changed_partitions(self) -> Iterator[tuple[TopicChange, int, PartitionImage]]:
         """Every partition that is new or different, with its new state."""
@@ -174,8 +164,9 @@ class MetadataDelta:
         change = self._change_of(record.topic_id)
         old = change.partitions[record.partition_id]
         new = apply_change(old, record)
-        self._count_directories(old, -1)
-        self._count_directories(new, 1)
+        if new.directories is not old.directories:
+            self._count_directories(old, -1)
+            self._count_directories(new, 1)
         change.partitions[record.partition_id] = new
         change.changed[record.partition_id] = None
 
