@@ -4,15 +4,17 @@ import asyncio
 import gc
 import logging
 import os
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.broker.broker import Broker
+from penstock.broker.controller_presence import ControllerPresence
 from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.lifecycle import Presence, RegistrationRefused
 from penstock.broker.metadata_driver import MetadataDriver
 from penstock.broker.metadata_store import MetadataStore, MetadataUnreadable
-from penstock.broker.peers import Peers
+from penstock.broker.peers import Peers, RaftTransport
 from penstock.log.checkpoints import parse_directory_name
 from penstock.log.disk import OsDisk
 from penstock.log.store import LogStore, StoreSettings
@@ -24,6 +26,7 @@ from penstock.net.connection import Connection
 from penstock.net.server import Server
 from penstock.node.identity import DirectoryLock, NodeIdentity, NodeRefused, load_identity
 from penstock.node.net_settings import net_limits
+from penstock.quorum.voters import Endpoint
 
 log = logging.getLogger("penstock.node")
 
@@ -55,9 +58,12 @@ class Node:
         self._disk = disk or OsDisk()
         self._clock = clock or SystemClock()
         self._rng = rng or SystemRng()
+        self.peers = Peers(f"penstock-{settings.node_id}")
+        self._is_composed = False
         self._locks: list[DirectoryLock] = []
         self._pool = ThreadPoolExecutor(settings.io_threads, thread_name_prefix="penstock-io")
         self._housekeeping: Housekeeping | None = None
+        self._controller_presence: ControllerPresence | None = None
         self._directories = [os.path.abspath(path) for path in settings.log_dirs]
 
     # -- starting -------------------------------------------------------------------------------------------------
@@ -68,44 +74,65 @@ class Node:
         try:
             await self._start()
         except BaseException:
-            for lock in self._locks:
-                lock.release()
+            await self.abandon()
             raise
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         if isinstance(self._disk, OsDisk):
             self._locks = [DirectoryLock(path) for path in {*self._directories, self._metadata_directory}]
+        settings = self.settings
         identity = load_identity(
-            self._disk, self._directories, self.settings.node_id, self.settings.cluster_id, self._rng
+            self._disk,
+            self._directories,
+            settings.node_id,
+            settings.cluster_id,
+            self._rng,
+            settings.controller_quorum_voters,
         )
-        logs = self._logs = LogStore(self._disk, self._clock, self._directories, self._store_settings())
+        controllers = settings.controller_listener_set
+        broker = self._compose(identity)
+        logs, server = self._logs, self._server
         await loop.run_in_executor(self._pool, logs.load)
         logs.start(loop, self._pool)
-        broker = self._compose(identity, logs)
-        controllers = self.settings.controller_listener_set
-        server = self._server = Server(net_limits(self.settings), broker.router, uncounted=controllers)
         listeners = await self._bind(server)
+        as_controller = [listener for listener in listeners if listener.name in controllers]
+        self._driver.controller_endpoints = tuple(Endpoint(at.name, at.host, at.port) for at in as_controller)
         try:
             await self._driver.start()
         except MetadataUnreadable as error:
             raise NodeRefused(str(error)) from error
         await server.serve(controllers)
-        if self.settings.is_broker:
+        if settings.is_controller and as_controller:
+            self._controller_presence = ControllerPresence(broker, new_uuid(self._rng.random_bytes), as_controller)
+            self._controller_presence.start()
+        if settings.is_broker:
             await self._begin_serving(server, self._presence(identity, listeners))
         # What was made so far stays: the collector need not look at it again.
         gc.collect()
         gc.freeze()
 
-    def _compose(self, identity: NodeIdentity, logs: LogStore) -> Broker:
-        store = MetadataStore(self._disk, self._clock, self._metadata_directory, self.settings)
+    def _compose(self, identity: NodeIdentity) -> Broker:
+        """Everything there is, joined; nothing works yet."""
+        settings = self.settings
+        logs = self._logs = LogStore(self._disk, self._clock, self._directories, self._store_settings())
+        store = MetadataStore(self._disk, self._clock, self._metadata_directory, settings)
+        peers = self.peers
         driver = self._driver = MetadataDriver(
-            store, self.settings, identity.directory_ids[0], self._pool, self._metadata_failed
+            store,
+            settings,
+            identity.directory_ids[0],
+            self._pool,
+            self._metadata_failed,
+            transport=RaftTransport(peers),
+            rng=self._rng,
+            cluster_id=identity.cluster_id,
         )
-        peers = self.peers = Peers(f"penstock-{identity.node_id}")
         self.broker = Broker(
             identity.cluster_id, identity.directory_ids, driver, logs, self._clock, self._rng, self._pool, peers
         )
+        self._server = Server(net_limits(settings), self.broker.router, uncounted=settings.controller_listener_set)
+        self._is_composed = True
         return self.broker
 
     async def _begin_serving(self, server: Server, presence: Presence) -> None:
@@ -131,19 +158,24 @@ class Node:
                 reason = os.strerror(error.errno) if error.errno else str(error)
                 raise NodeRefused(f"cannot listen on {listener.host or '*'}:{listener.port}: {reason}") from error
             self.ports.append(port)
-            bound.append(listener._replace(host=listener.host or "localhost", port=port))
+            bound.append(self._advertised(listener._replace(port=port)))
         return bound
 
+    def _advertised(self, listener: Listener) -> Listener:
+        """What others are told: as the settings say, else the host that was bound, else a name for this machine."""
+        for advertised in self.settings.advertised_listener_list:
+            if advertised.name == listener.name:
+                return advertised
+        if listener.host in ("", "0.0.0.0", "::"):
+            name = socket.gethostname() if self.settings.controller_quorum_voters else "localhost"
+            return listener._replace(host=name)
+        return listener
+
     def _presence(self, identity: NodeIdentity, listeners: list[Listener]) -> Presence:
-        advertised = {listener.name: listener for listener in self.settings.advertised_listener_list}
         epochs = {directory.broker_epoch for directory in self._logs.directories}
         return Presence(
             new_uuid(self._rng.random_bytes),
-            tuple(
-                advertised.get(listener.name, listener)
-                for listener in listeners
-                if listener.name in self._client_listeners
-            ),
+            tuple(listener for listener in listeners if listener.name in self._client_listeners),
             identity.directory_ids,
             clean=all(directory.was_clean for directory in self._logs.directories),
             previous_epoch=epochs.pop() if len(epochs) == 1 else -1,
@@ -190,11 +222,13 @@ class Node:
         if broker.lifecycle is not None:
             await broker.lifecycle.hand_over()
         server.stop_listening(self._client_listeners)
-        await self._stop_working()
-        await broker.probes.stop()
+        await self._stop_chores()
+        broker.fetch.answer_parked()
+        broker.transactions.stop()
+        broker.groups.stop()
         await server.drain(_DRAIN_SECONDS, self._client_listeners)
         await server.close(self._client_listeners)
-        await broker.controller_clock.stop()
+        # The quorum goes on without this node before its own listener closes: others need not find out by silence.
         await self._driver.stop()
         await server.close()
         await self._logs.stop()
@@ -202,34 +236,35 @@ class Node:
         await self.peers.stop()
         self._release()
 
-    async def _stop_working(self) -> None:
+    async def _stop_chores(self) -> None:
+        broker = self.broker
         if self._housekeeping is not None:
             await self._housekeeping.stop()
-        await self.broker.probes.stop()
-        await self.broker.controller_clock.stop()
-        self.broker.fetch.answer_parked()
-        self.broker.transactions.stop()
-        self.broker.groups.stop()
+        if self._controller_presence is not None:
+            await self._controller_presence.stop()
+        await broker.probes.stop()
+        await broker.controller_clock.stop()
+        await broker.replicas.stop()
 
     def connections(self) -> list[Connection]:
         return self._server.connections()
 
     async def abandon(self) -> None:
-        """Ends the node as a crash would: nothing is finished, nothing is written. For tests."""
+        """Ends the node as a crash would: nothing is finished, nothing is written. Also after half a start."""
+        if not self._is_composed:
+            self._release()
+            return
+        broker = self.broker
         self._server.stop_listening()
-        await self.broker.probes.stop()
-        await self.broker.controller_clock.stop()
-        if self.broker.lifecycle is not None:
-            await self.broker.lifecycle.stop()
-        if self._housekeeping is not None:
-            await self._housekeeping.stop()
-        await self.broker.probes.stop()
-        await self.broker.controller_clock.stop()
+        if broker.lifecycle is not None:
+            await broker.lifecycle.stop()
+        await self._stop_chores()
         for directory in self._logs.directories:
             if directory.commit is not None:
                 directory.commit.stop()
-        self.broker.transactions.stop()
-        self.broker.groups.stop()
+        broker.transactions.stop()
+        broker.groups.stop()
+        await self._driver.abandon()
         await self._server.close()
         await self.peers.stop()
         self._release()

@@ -101,13 +101,18 @@ class Broker:
         try:
             self._starting.result()
         except BaseException:
-            self._starting.cancel()
-            self._node = None
-            self._end_loop()
+            self._give_up_start(self._starting)
             raise
-        finally:
-            self._starting = None
+        self._starting = None
         self.port = self._node.ports[0]
+
+    def _give_up_start(self, starting: "Future[None]") -> None:
+        """A node that is told to give up ends itself."""
+        assert self._loop is not None
+        starting.cancel()
+        self._node = self._starting = None
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
+        self._end_loop()
 
     def stop(self) -> None:
         """Stops cleanly. The data stays until the context ends, so that `start` finds it again."""
@@ -123,6 +128,9 @@ class Broker:
     def kill(self) -> None:
         """Ends the broker as a crash would: nobody is told, nothing is finished."""
         if self._node is None or self._loop is None:
+            return
+        if self._starting is not None:
+            self._give_up_start(self._starting)
             return
         self.resume()
         node, self._node = self._node, None
@@ -228,6 +236,10 @@ def _hold(stopped: threading.Event, until: threading.Event) -> None:
 
 async def _abandon(node: Node) -> None:
     await node.abandon()
+    await _cancel_others()
+
+
+async def _cancel_others() -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
