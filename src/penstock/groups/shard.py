@@ -31,7 +31,7 @@ from penstock.groups.consumer.classic_members import (
 from penstock.groups.consumer.describe import DescribedGroup, describe_consumer_group
 from penstock.groups.consumer.group import CONSUMER_GROUP_KEYS, ConsumerGroup
 from penstock.groups.consumer.heartbeat import Beat
-from penstock.groups.consumer.regexes import RegexJob, finish_refresh
+from penstock.groups.consumer.regexes import RegexJob, finish_refresh, is_last_word_of_member
 from penstock.groups.consumer.target import AssignmentJob, finish_assignment
 from penstock.groups.consumer.timeouts import expire_member, resume_timers, timers_of
 from penstock.groups.decision import Answer, Decision, Job, Now, ShardLoad, Turn, Waiter, refuse
@@ -286,21 +286,18 @@ class GroupShard:
         return self._noting_jobs(turn.decision())
 
     def _finish_regexes(self, turn: Turn, job: RegexJob) -> None:
+        is_last_word = is_last_word_of_member(self.groups.get(job.group_id), job)
         if job.beat is None:
             finish_refresh(turn, job)
         elif job.failed:
             turn.answer(job.beat.waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
+        elif not is_last_word:
+            turn.answer(job.beat.waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif job.invalid:
             turn.answer(job.beat.waiter, Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, job.invalid))
         else:
-            group = self.groups.get(job.group_id)
-            members = group.members if isinstance(group, ConsumerGroup) else {}
-            if members.get(job.beat.request.member_id) is not job.member:
-                # It has been heard of since: what it said of its partitions is void.
-                turn.answer(job.beat.waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            else:
-                beat = job.beat._replace(resolved=job.resolved(turn.now.wall_ms))
-                consumer_heartbeat(turn, group, beat)
+            beat = job.beat._replace(resolved=job.resolved(turn.now.wall_ms))
+            consumer_heartbeat(turn, self.groups.get(job.group_id), beat)
 
     def go_on(self, decision: Decision, now: Now) -> Decision:
         """What was put off until the records of `decision` were replayed."""

@@ -49,6 +49,7 @@ class ConsumerGroup:
         "epoch",
         "group_id",
         "has_partition_metadata",
+        "lookups",
         "members",
         "metadata_hash",
         "metadata_is_stale",
@@ -87,6 +88,7 @@ class ConsumerGroup:
         self.timers: dict[str, MemberTimers] = {}
         self.assignment_job: AssignmentJob | None = None
         self.parked: list[Parked] = []  # who waits for a target of a later epoch than the job's
+        self.lookups: dict[str, RegexJob] = {}  # by member id: whose last heartbeat waits for its expression
         self.refresh_job: RegexJob | None = None
         self.regexes_are_stale = True  # topics were created since the expressions were looked at
         self.regexes_checked_ms = -(1 << 62)  # on the steady clock

@@ -84,8 +84,11 @@ def heartbeat(turn: Turn, group: ConsumerGroup, beat: Beat, made_by: list[GroupR
     new = _updated(old, beat)
     if new.regex and new.regex not in group.regexes and new.regex not in beat.resolved:
         known = group.members.get(request.member_id)
-        turn.jobs.append(RegexJob(group.group_id, [new.regex], turn.image, beat.may_describe, beat, known))
+        job = RegexJob(group.group_id, [new.regex], turn.image, beat.may_describe, beat, known)
+        group.lookups[request.member_id] = job
+        turn.jobs.append(job)
         return
+    group.lookups.pop(request.member_id, None)
     update = plan_update(turn, group, old, new, replaced, beat.resolved, is_due)
     turn.records += made_by + update.records
     if beat.resolved:

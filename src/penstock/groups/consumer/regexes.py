@@ -69,6 +69,17 @@ class RegexJob:
         return {regex: ResolvedRegex(topics, self.version, now_wall_ms) for regex, topics in self.topics.items()}
 
 
+def is_last_word_of_member(group: object, job: RegexJob) -> bool:
+    """Whether the heartbeat that waits for the job still counts: the member has not been heard of since."""
+    if job.beat is None or not isinstance(group, ConsumerGroup):
+        return job.member is None
+    member_id = job.beat.request.member_id
+    is_waited_for = group.lookups.get(member_id) is job
+    if is_waited_for:
+        del group.lookups[member_id]
+    return group.members.get(member_id) is job.member and (is_waited_for or job.member is None)
+
+
 def is_due(turn: Turn, group: ConsumerGroup) -> bool:
     if not group.regexes or group.refresh_job is not None:
         return False
