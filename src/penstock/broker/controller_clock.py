@@ -32,7 +32,8 @@ AnswerT = TypeVar("AnswerT", int, bool)
 
 _LEADERS_PER_ROUND = 1_000
 _GROWING_AT_A_TIME = 20
-_ROUNDS_PER_SESSION = 6
+_ROUNDS_PER_SESSION = 12
+_WATCH_S = 0.25
 
 
 class ControllerClock:
@@ -43,6 +44,9 @@ class ControllerClock:
         self.counters = ControllerCounters()
         self._broker = broker
         self._task: asyncio.Task[None] | None = None
+        self._former_id: int | None = None
+        self._watching: asyncio.TimerHandle | None = None
+        self._stopped = False
         self._elections_due = True
         self._growth_due = True
         self._leaders_at_ms = 0.0
@@ -85,11 +89,34 @@ class ControllerClock:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        if is_active:
+        if not is_active:
+            self._watch()
+        elif not self._stopped:
             self._elections_due = self._growth_due = True
+            self._begin_sessions()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
+    def _begin_sessions(self) -> None:
+        """Everybody has a whole session, but for the controller before this one: nobody is elected while it is heard
+        of, so its silence has lasted for the quorum's timeout already."""
+        silent_ms = self._broker.settings.controller_quorum_fetch_timeout_ms
+        for broker in self._broker.image.brokers.values():
+            former = broker.id == self._former_id
+            self.liveness.touch(broker.id, broker.epoch, self.now_ms() - (silent_ms if former else 0))
+
+    def _watch(self) -> None:
+        """Remembers who is the active controller, for the day when this node takes over from it."""
+        driver = self._broker.driver
+        self._watching = None
+        if not driver.is_active and not self._stopped:
+            if driver.leader_id not in (None, self._broker.node_id):
+                self._former_id = driver.leader_id
+            self._watching = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
+
     async def stop(self) -> None:
+        self._stopped = True
+        if self._watching is not None:
+            self._watching.cancel()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -97,6 +124,8 @@ class ControllerClock:
 
     def _follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.counters.follow(delta, image)
+        if self._watching is None and not self._broker.driver.is_active:
+            self._watch()
         if delta.changed_brokers:
             self._growth_due = True
         if delta.changed_configs:
@@ -113,15 +142,14 @@ class ControllerClock:
 
     async def _run(self) -> None:
         await self._decide(lambda view: decide_bootstrap(view.image))
-        self._leaders_at_ms = self._balance_at_ms = last_ms = self.now_ms()
+        self._leaders_at_ms = self._balance_at_ms = self.now_ms()
         while True:
-            interval_ms = self._interval_ms
+            interval_ms, begun_ms = self._interval_ms, self.now_ms()
             await asyncio.sleep(interval_ms / 1000)
             now_ms = self.now_ms()
-            slept_ms = now_ms - last_ms - interval_ms
-            if slept_ms > interval_ms:
-                self.liveness.forgive(slept_ms)
-            last_ms = now_ms
+            overslept_ms = now_ms - begun_ms - interval_ms
+            if overslept_ms > interval_ms:
+                self.liveness.forgive(overslept_ms, now_ms)
             await self.round(now_ms)
 
     async def round(self, now_ms: float) -> None:

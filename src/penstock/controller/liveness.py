@@ -77,10 +77,10 @@ class Liveness:
                 return False
         return True
 
-    def forgive(self, asleep_ms: float) -> None:
+    def forgive(self, asleep_ms: float, now_ms: float) -> None:
         """This node heard nothing because it was asleep for so long; that is nobody else's silence."""
         for contact in self._contacts.values():
-            contact.last_ms += asleep_ms
+            contact.last_ms = min(contact.last_ms + asleep_ms, now_ms)
 
     def forget(self) -> None:
         self._contacts.clear()

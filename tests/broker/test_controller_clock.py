@@ -1,0 +1,228 @@
+"""The controller's APIs and clock over a node that is alone: other brokers are played by the test."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock.metadata.features import SUPPORTED_FEATURES
+from penstock.metadata.settings import BrokerSettings
+from penstock.model.errors import ErrorCode
+from penstock.node.node import Node
+from penstock.wire.generated.allocate_producer_ids import AllocateProducerIdsRequest
+from penstock.wire.generated.alter_partition import AlterPartitionRequest
+from penstock.wire.generated.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from penstock.wire.generated.assign_replicas_to_dirs import AssignReplicasToDirsRequest
+from penstock.wire.generated.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from penstock.wire.generated.broker_registration import BrokerRegistrationRequest
+from penstock.wire.generated.controller_registration import ControllerRegistrationRequest
+from penstock.wire.generated.create_topics import CreateTopicsRequest
+from penstock.wire.generated.elect_leaders import ElectLeadersRequest
+from penstock.wire.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
+from penstock.wire.generated.unregister_broker import UnregisterBrokerRequest
+from penstock.wire.generated.unregister_controller import UnregisterControllerRequest
+from penstock.wire.generated.update_features import UpdateFeaturesRequest
+
+
+class Played:
+    """A node, and brokers that are only names."""
+
+    def __init__(self, node: Node) -> None:
+        self.broker = node.broker
+        self.epochs: dict[int, int] = {}
+
+    async def ask(self, request: Any) -> Any:
+        return await self.broker.router.handle_locally(request)
+
+    async def register(self, broker_id: int, previous_epoch: int = -1) -> int:
+        kind = BrokerRegistrationRequest
+        answer = await self.ask(
+            kind(
+                broker_id=broker_id,
+                cluster_id=self.broker.cluster_id,
+                incarnation_id=self.broker.rng.random_bytes(16),
+                listeners=[kind.Listener("PLAINTEXT", f"host{broker_id}", 9092, 0)],
+                features=[kind.Feature(name, low, high) for name, (low, high) in SUPPORTED_FEATURES.items()],
+                rack=None,
+                log_dirs=[bytes([broker_id]) * 16],
+                previous_broker_epoch=previous_epoch,
+                host=f"machine{broker_id}",
+            )
+        )
+        assert answer.error_code == 0
+        self.epochs[broker_id] = answer.broker_epoch
+        return int(answer.broker_epoch)
+
+    async def beat(self, broker_id: int, **wants: Any) -> BrokerHeartbeatResponse:
+        offset = self.broker.image.end_offset - 1
+        answer: BrokerHeartbeatResponse = await self.ask(
+            BrokerHeartbeatRequest(broker_id, self.epochs[broker_id], offset, **wants)
+        )
+        return answer
+
+    async def join(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            await self.register(broker_id)
+            assert not (await self.beat(broker_id)).is_fenced
+
+    async def create(self, name: str, *replicas: int) -> None:
+        kind = CreateTopicsRequest
+        topic = kind.CreatableTopic(name, -1, -1, [kind.CreatableReplicaAssignment(0, list(replicas))], [])
+        answer = await self.ask(kind(topics=[topic]))
+        assert answer.topics[0].error_code == 0, answer.topics[0].error_message
+
+    def partition(self, name: str) -> Any:
+        return self.broker.image.partition(name, 0)
+
+    async def alter(self, name: str, isr: list[int], **other: Any) -> Any:
+        kind = AlterPartitionRequest
+        topic = self.broker.image.topic(name)
+        assert topic is not None
+        state = topic.partitions[0]
+        epochs = {broker.id: broker.epoch for broker in self.broker.image.brokers.values()}
+        members = [kind.BrokerState(member, epochs.get(member, -1)) for member in isr]
+        values = {"leader_epoch": state.leader_epoch, "partition_epoch": state.partition_epoch, **other}
+        data = kind.PartitionData(partition_index=0, new_isr_with_epochs=members, **values)
+        request = kind(state.leader, epochs[state.leader], [kind.TopicData(topic.id, [data])])
+        return (await self.ask(request)).topics[0].partitions[0]
+
+
+@asynccontextmanager
+async def playing(directory: Path, **settings: str) -> AsyncIterator[Played]:
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    base = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), "broker.session.timeout.ms": "60000"}
+    node = Node(BrokerSettings.from_mapping({**base, **given}))
+    await node.start()
+    try:
+        yield Played(node)
+    finally:
+        await node.stop()
+
+
+def test_brokers_come_and_go(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with playing(tmp_path) as world:
+            epoch = await world.register(2)
+            assert world.broker.image.brokers[2].fenced
+            assert world.broker.image.brokers[2].machine == "machine2"
+            await world.beat(2)
+            await world.join(3)
+            await world.create("a", 2, 3, 1)
+            assert world.broker.image.topic_config("a") == {"min.insync.replicas": "2"}
+            answer = await world.beat(2, want_shut_down=True)
+            assert not answer.should_shut_down
+            assert world.partition("a").leader == 3
+            stale = await world.ask(BrokerHeartbeatRequest(2, epoch - 1, 0))
+            assert stale.error_code == ErrorCode.STALE_BROKER_EPOCH
+            again = await world.register(2, previous_epoch=epoch)
+            assert again > epoch
+            assert (await world.ask(UnregisterBrokerRequest(2))).error_code == 0
+            assert 2 not in world.broker.image.brokers
+            gone = await world.ask(UnregisterBrokerRequest(2))
+            assert gone.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+    asyncio.run(scenario())
+
+
+def test_another_cluster_is_told_apart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with playing(tmp_path) as world:
+            answer = await world.ask(BrokerRegistrationRequest(broker_id=7, cluster_id="other"))
+            assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+
+    asyncio.run(scenario())
+
+
+def test_silence_and_refused_connections_fence(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with playing(tmp_path, broker_session_timeout_ms="3000") as world:
+            clock = world.broker.controller_clock
+            await world.join(2, 3)
+            await world.create("a", 2, 3, 1)
+            now_ms = clock.now_ms()
+            await clock.round(now_ms + 1)
+            assert not world.broker.image.brokers[2].fenced
+            await clock.dead(2, world.epochs[2] - 1)
+            assert not world.broker.image.brokers[2].fenced, "an older incarnation"
+            await clock.dead(2, world.epochs[2])
+            assert world.broker.image.brokers[2].fenced
+            assert world.partition("a").leader == 3
+            clock.liveness.touch(1, world.broker.image.brokers[1].epoch, now_ms - 100_000)
+            await clock.round(now_ms + 3_100)
+            assert world.broker.image.brokers[3].fenced
+            assert not world.broker.image.brokers[1].fenced, "the controller's own broker"
+            assert world.partition("a").leader == 1
+            counters = clock.counters
+            assert (counters.fencings, counters.elections, counters.unclean_elections) == (2, 2, 0)
+
+    asyncio.run(scenario())
+
+
+def test_reassignments_and_elections(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with playing(tmp_path) as world:
+            await world.join(2, 3)
+            await world.create("a", 2, 1)
+            kind = AlterPartitionReassignmentsRequest
+            topic = kind.ReassignableTopic("a", [kind.ReassignablePartition(0, [3, 1])])
+            begun = await world.ask(kind(topics=[topic]))
+            assert begun.responses[0].partitions[0].error_code == 0
+            (moving,) = (await world.ask(ListPartitionReassignmentsRequest())).topics
+            assert moving.partitions[0].adding_replicas == [3]
+            assert moving.partitions[0].removing_replicas == [2]
+            row = await world.alter("a", [2, 1, 3])
+            assert row.error_code == ErrorCode.NEW_LEADER_ELECTED
+            assert world.partition("a").leader == 3
+            assert (await world.ask(ListPartitionReassignmentsRequest())).topics == []
+            row = await world.alter("a", [3, 1], partition_epoch=0)
+            assert row.error_code == ErrorCode.INVALID_UPDATE_VERSION
+            row = await world.alter("a", [3])
+            assert (row.error_code, row.isr, row.leader_id) == (0, [3], 3)
+            elected = await world.ask(ElectLeadersRequest(0, [ElectLeadersRequest.TopicPartitions("a", [0, 9])]))
+            codes = [each.error_code for each in elected.replica_election_results[0].partition_result]
+            assert codes == [ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+    asyncio.run(scenario())
+
+
+def test_the_rest(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with playing(tmp_path) as world:
+            await world.join(2)
+            block = await world.ask(AllocateProducerIdsRequest(2, world.epochs[2]))
+            assert (block.error_code, block.producer_id_len) == (0, 1000)
+            assert (await world.ask(AllocateProducerIdsRequest(2, 0))).error_code == ErrorCode.STALE_BROKER_EPOCH
+            kind = UpdateFeaturesRequest
+            refused = await world.ask(kind(feature_updates=[kind.FeatureUpdateKey("nothing", 1)]))
+            assert refused.error_code == ErrorCode.FEATURE_UPDATE_FAILED
+            await world.create("a", 2, 1)
+            where = AssignReplicasToDirsRequest
+            topic = world.broker.image.topic("a")
+            assert topic is not None
+            told = where.DirectoryData(bytes([2]) * 16, [where.TopicData(topic.id, [where.PartitionData(0)])])
+            answer = await world.ask(where(2, world.epochs[2], [told]))
+            assert answer.directories[0].topics[0].partitions[0].error_code == 0
+            controller = ControllerRegistrationRequest(controller_id=5, incarnation_id=b"c" * 16)
+            assert (await world.ask(controller)).error_code == 0
+            assert 5 in world.broker.image.controllers
+            assert (await world.ask(UnregisterControllerRequest(5))).error_code == 0
+
+    asyncio.run(scenario())
+
+
+def test_internal_topics_grow_and_load_spreads(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with playing(tmp_path, cluster_balance_enable="true", cluster_balance_interval_ms="100") as world:
+            kind = CreateTopicsRequest
+            topics = [kind.CreatableTopic("__consumer_offsets", 2, 1), kind.CreatableTopic("b", 8, 1)]
+            await world.ask(kind(topics=topics))
+            await world.join(2, 3)
+            clock = world.broker.controller_clock
+            await clock.round(clock.now_ms() + 1_000)
+            assert len(world.partition("__consumer_offsets").adding_replicas) == 2
+            b = world.broker.image.topic("b")
+            assert b is not None
+            assert any(state.adding_replicas for state in b.partitions)
+
+    asyncio.run(scenario())
