@@ -190,8 +190,12 @@ class Outbox:
         while self._items and transport.get_write_buffer_size() < _TLS_CHUNK:
             head = self._items[0]
             if isinstance(head, FileRange):
-                data: Buffer = head.file.read_at(head.position, min(head.length, _TLS_CHUNK))
-                self._replace_head(head, len(data))
+                try:
+                    data: Buffer = head.file.read_at(head.position, min(head.length, _TLS_CHUNK))
+                    self._replace_head(head, len(data))
+                except OSError as error:  # the log was cut behind the answer's back: its reader begins again
+                    self._broken(error)
+                    return
             else:
                 data = head
                 self._items.popleft()
