@@ -148,10 +148,12 @@ class TransactionalClient(ProducingClient):
         for _ in range(self.random.randrange(1, 4)):
             partition, value = self.random.choice(self.partitions), self._next_value()
             results.append((partition, value, await _send(self.world, producer, partition, value)))
+        failure: Exception | None = None
         for partition, value, result in results:
-            failure = await self._record(partition, value, result, number)
-            if failure is not None:
-                raise failure
+            error = await self._record(partition, value, result, number)
+            failure = failure or error
+        if failure is not None:
+            raise failure
         await self._end(producer, number, commit)
 
     async def _end(self, producer: Any, number: int, commit: bool) -> None:

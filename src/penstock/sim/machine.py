@@ -71,8 +71,8 @@ class Machine:
         except (ProcessDied, PowerLoss):
             return False
         except (OSError, NodeRefused, MetadataUnavailable) as error:
-            nobody_there = isinstance(error.__cause__, RegistrationRefused) and "no active controller" in str(error)
-            if self.disk.refusals == refusals and not nobody_there:
+            no_controller = isinstance(error.__cause__, RegistrationRefused) and "no controller" in str(error)
+            if self.disk.refusals == refusals and not no_controller:
                 raise
             self.world.note(self.name, f"cannot start now: {error}")
             process.die()

@@ -10,6 +10,7 @@ import logging
 import random
 import re
 import time
+import zlib
 from collections.abc import Callable, Iterator
 
 from penstock.sim.clock import EPOCH_S
@@ -44,18 +45,19 @@ def simulated_surroundings(loop: SimLoop, seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _steady_hashes() -> Iterator[None]:
-    """aiokafka walks over sets of partitions; their order must not depend on PYTHONHASHSEED."""
+    """aiokafka walks over sets of partitions and of brokers; their order must not depend on PYTHONHASHSEED."""
     try:
-        from aiokafka.structs import TopicPartition
+        from aiokafka.structs import BrokerMetadata, TopicPartition
     except ImportError:
         yield
         return
-    saved = TopicPartition.__hash__
+    saved = TopicPartition.__hash__, BrokerMetadata.__hash__
     TopicPartition.__hash__ = lambda self: hash((self.partition, len(self.topic)))
+    BrokerMetadata.__hash__ = lambda self: zlib.crc32(f"{self.nodeId} {self.host} {self.port}".encode())
     try:
         yield
     finally:
-        TopicPartition.__hash__ = saved
+        TopicPartition.__hash__, BrokerMetadata.__hash__ = saved
 
 
 class LogTap(logging.Handler):

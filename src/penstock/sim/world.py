@@ -7,7 +7,6 @@
 `run` fails with `WorldFailed` when a program raised something that nobody handled, whatever the story says.
 """
 
-import contextlib
 import logging
 import random
 import traceback
@@ -110,6 +109,19 @@ class World:
             warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that nobody will ever await
             for task in [*leftovers, *self.loop.tasks_of(None)]:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
-                with contextlib.suppress(BaseException):
-                    task.get_coro().close()
+                _close(task.get_coro())
         self.loop.close()
+
+
+def _close(work: Any) -> None:
+    """Ends a coroutine that will never go on, also one that waits for something while it cleans up."""
+    for _ in range(100):
+        try:
+            work.close()
+        except RuntimeError as error:
+            if "ignored GeneratorExit" not in str(error):
+                return
+        except BaseException:  # its last words
+            return
+        else:
+            return
