@@ -208,11 +208,16 @@ def refuse_assignment(
             reason = f"there is no broker {unknown[0]}; known are {sorted(image.brokers)}"
         elif len(replicas) != factor:
             reason = f"replicas {list(replicas)} are not {factor} like those of the other partitions"
-        elif all(image.brokers[broker].fenced for broker in replicas):
+        elif not any(_is_available(image, broker) for broker in replicas):
             reason = f"none of the brokers {list(replicas)} is available"
         if reason is not None:
             return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"topic {name!r}: {reason}")
     return None
+
+
+def _is_available(image: MetadataImage, broker_id: int) -> bool:
+    broker = image.brokers[broker_id]
+    return not broker.fenced and not broker.in_controlled_shutdown
 
 
 def _own_configs(topic: NewTopic) -> Mapping[str, str] | Refusal:
@@ -239,10 +244,10 @@ def _creation_records(
 def partition_records(
     topic_id: bytes, first: int, replicas: Iterable[tuple[int, ...]], image: MetadataImage, chooser: DirectoryChooser
 ) -> Iterator[RecordMessage]:
-    """New partitions from number `first` on. Replicas on fenced brokers start outside the in-sync set (C6)."""
-    fenced = {broker.id for broker in image.brokers.values() if broker.fenced}
+    """New partitions from number `first` on. Who is fenced or about to stop starts outside the in-sync set (C4)."""
+    absent = {broker for broker in image.brokers if not _is_available(image, broker)}
     for number, brokers in enumerate(replicas, first):
-        isr = brokers if not fenced else tuple(broker for broker in brokers if broker not in fenced)
+        isr = brokers if not absent else tuple(broker for broker in brokers if broker not in absent)
         yield partition_record(topic_id, number, chooser.new_partition(brokers, isr))
 
 
