@@ -19,6 +19,10 @@ class Writer:
             {
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
+                # A broker that sleeps never answers: without these, what it was sent is waited for a minute.
+                "request.timeout.ms": 1_000,
+                "socket.timeout.ms": 1_000,
+                "api.version.request.timeout.ms": 1_000,
                 "delivery.timeout.ms": int(DELIVERY_S * 1000),
             }
         )
