@@ -220,7 +220,9 @@ class Brokers(Cluster):
         )
         assert isinstance(epoch, int), epoch
         lifecycle: Any = SimpleNamespace(
-            incarnation_id=self.image.brokers[number].incarnation_id, directory_failed=lambda: None
+            incarnation_id=self.image.brokers[number].incarnation_id,
+            directory_failed=lambda: None,
+            heard_at=broker.clock.monotonic(),
         )
         broker.lifecycle, broker.epoch = lifecycle, epoch
         self.brokers[number] = broker

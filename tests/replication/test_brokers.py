@@ -1,6 +1,7 @@
 """Brokers that replicate to each other: produce, fetch, fail over, fall behind, catch up."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 
 from penstock.model.errors import ErrorCode
@@ -145,7 +146,7 @@ def test_a_follower_counts_only_what_it_has_fsynced() -> None:
             await cluster.produce("one")
             await all_alike(cluster, 1, 2)
             is_slow = asyncio.Event()
-            go_on = __import__("threading").Event()
+            go_on = threading.Event()
             loop = asyncio.get_running_loop()
 
             def wait(path: str) -> None:
@@ -234,5 +235,33 @@ def test_who_comes_to_the_wrong_broker_is_told_the_right_one() -> None:
             assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (1, 0)
             told = await consume_from(cluster.brokers[1], 0, epoch=9)
             assert told.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    run(story)
+
+
+def test_a_leader_that_hears_nobody_sends_its_clients_away() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2")
+            await cluster.produce("one")
+            old = cluster.brokers[1]
+            old.lifecycle.heard_at = -1e9  # type: ignore[union-attr]
+            old.replicas.check_standing()
+            assert not old.replicas.is_cut_off  # its followers still come
+            for number in (2, 3):
+                await cluster.brokers[number].replicas.fetchers.stop()
+            waiting = asyncio.create_task(produce_to(old, "two"))
+            await cluster.until(lambda: cluster.replica(1).log.end_offset == 2)
+            for progress in cluster.replica(1).leader_state.progress.values():  # type: ignore[union-attr]
+                progress.last_fetch_ms = progress.last_caught_up_ms = -(10**9)
+            old.replicas.check_standing()
+            assert old.replicas.is_cut_off
+            assert (await waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            row = await produce_to(old, "three")
+            assert (row.error_code, row.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+            old.lifecycle.heard_at = old.clock.monotonic()  # type: ignore[union-attr]
+            old.replicas.check_standing()
+            assert not old.replicas.is_cut_off
+            assert cluster.leader() is old.partitions.find("a", 0)
 
     run(story)

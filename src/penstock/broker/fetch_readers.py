@@ -146,8 +146,13 @@ def told_leader(broker: "Broker", topic: str | bytes, index: int, leaders: set[i
     state = known.partition(index) if known is not None else None
     if state is None or state.leader < 0:
         return None
-    if state.leader != broker.node_id:
-        leaders.add(state.leader)
+    if state.leader == broker.node_id:  # with another epoch; or so this broker thought, and does not any more
+        return (
+            (state.leader, state.leader_epoch)
+            if isinstance(broker.partitions.find(topic, index), Partition)
+            else None
+        )
+    leaders.add(state.leader)
     return state.leader, state.leader_epoch
 
 

@@ -40,6 +40,7 @@ class Housekeeping:
         self._every(lambda: self._broker.settings.producer_id_expiration_check_interval_ms, self.expire_producers)
         self._every(lambda: int(_REACHABILITY_INTERVAL_S * 1000), self.look_for_lost_clients)
         self._every(lambda: self._broker.settings.replica_lag_time_max_ms // 2, self.shrink_isrs)
+        self._every(lambda: self._broker.settings.broker_session_timeout_ms // 10, self.check_standing)
         self._every(
             lambda: self._broker.settings.replica_high_watermark_checkpoint_interval_ms, self.write_high_watermarks
         )
@@ -74,6 +75,9 @@ class Housekeeping:
 
     async def write_checkpoints(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._broker.pool, self._broker.logs.write_checkpoints)
+
+    async def check_standing(self) -> None:
+        self._broker.replicas.check_standing()
 
     async def shrink_isrs(self) -> None:
         self._broker.replicas.shrink_isrs()

@@ -30,6 +30,9 @@ _IMPATIENT_S = (0.01, 0.02, 0.05, 0.1)  # pauses while something is waited for
 _HAND_OVER_S = 15.0
 _NO_CONTROLLER_MS = 2_000  # a broker that stops waits so long for one: the others may be stopping too
 
+# An incarnation before this one is not fenced yet; the controller's disk is full just now.
+_PASSING = frozenset({ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.KAFKA_STORAGE_ERROR})
+
 
 class RegistrationRefused(Exception):
     """The cluster does not take this broker in. The message says why and what to do."""
@@ -55,6 +58,8 @@ class Lifecycle:
         self._want_shut_down = False
         self._task: asyncio.Task[None] | None = None
         self._complained = False
+        self.heard_at = broker.clock.monotonic()
+        """When the last report left that the controller has answered: it knows of us from then on, at the least."""
 
     @property
     def incarnation_id(self) -> bytes:
@@ -96,7 +101,7 @@ class Lifecycle:
             if answer.error_code == ErrorCode.NONE:
                 return answer.broker_epoch
             pause_s = settings.broker_heartbeat_interval_ms / 1000
-            waits = answer.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION and not self._is_alone
+            waits = answer.error_code in _PASSING and not self._is_alone
             if not waits or loop.time() + pause_s > deadline:
                 raise RegistrationRefused(_why_refused(answer.error_code, broker.node_id))
             await asyncio.sleep(pause_s)
@@ -187,6 +192,7 @@ class Lifecycle:
             offline_log_dirs=broker.offline_directories(),
         )
         timeout_ms = _NO_CONTROLLER_MS if self._want_shut_down else broker.settings.broker_session_timeout_ms
+        sent_at = broker.clock.monotonic()
         try:
             answer = await broker.channel.send(request, BrokerHeartbeatResponse, timeout_ms, channel=_CHANNEL)
         except ControllerUnavailable as error:
@@ -200,6 +206,7 @@ class Lifecycle:
             if self._want_shut_down:
                 self._handed_over.set()
             return False
+        self.heard_at = sent_at
         self._note(answer)
         return True
 

@@ -81,7 +81,8 @@ class PartitionTable:
         if refusal is not _NOT_LEADER:
             return refusal
         known, _ = self._lookup(topic, index)
-        return self._replicas.get((known.id, index), refusal) if known is not None else refusal
+        replica = self._replicas.get((known.id, index)) if known is not None else None
+        return replica if replica is not None and not replica.is_leader else refusal
 
     def replica(self, topic_id: bytes, index: int) -> Partition | None:
         return self._replicas.get((topic_id, index))

@@ -5,6 +5,8 @@ Hard rules:
   us, and a leadership of then would acknowledge alone what others know nothing of.
 - Partitions with one replica stay closed until somebody needs them; those with several are opened when metadata first
   names them, a few at a time in the pool.
+- A leader that hears neither the controller nor its followers for a session is most likely one no more: it sends its
+  clients away, and goes on when the controller has heard of it again.
 - This listener comes before those of the coordinators: what they lead, the partition leads already.
 """
 
@@ -19,6 +21,7 @@ from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import PartitionImage
 from penstock.metadata.settings import TopicSettings
+from penstock.model.errors import ErrorCode
 from penstock.replication.counters import ReplicationCounters
 from penstock.replication.partition import LeaderRules, Partition
 
@@ -42,9 +45,12 @@ class ReplicaChanges:
         self._to_open: dict[tuple[bytes, int], None] = {}
         self._opening: asyncio.Task[None] | None = None
         self._stopped = False
+        self._suspended: dict[Partition, None] = {}
+        self.is_cut_off = False
+        """Neither controller nor other replicas were heard of for a session: clients are sent away."""
         self._table.assign = self.assign
         self._table.may_lead = self.may_lead
-        self._table.on_closed = self.fetchers.forget
+        self._table.on_closed = self._closed
 
     def may_lead(self) -> bool:
         """Whether the image knows of this incarnation. A broker that is alone has nobody who went on without it."""
@@ -95,6 +101,7 @@ class ReplicaChanges:
 
     def assign(self, partition: Partition, state: PartitionImage) -> None:
         """Gives an open partition the role that metadata says it has."""
+        self._suspended.pop(partition, None)
         if state.leader == self._node_id and self.may_lead():
             before = partition.leader_state.isr if partition.leader_state is not None else None
             self.fetchers.forget(partition)
@@ -107,6 +114,10 @@ class ReplicaChanges:
             leader = state.leader if state.leader != self._node_id else -1
             partition.become_follower(leader, state.leader_epoch)
             self.fetchers.follow(partition)
+
+    def _closed(self, partition: Partition) -> None:
+        self._suspended.pop(partition, None)
+        self.fetchers.forget(partition)
 
     def refresh_settings(self, partition: Partition) -> None:
         """Settings changed: the log's and the leader's follow."""
@@ -152,6 +163,31 @@ class ReplicaChanges:
         for partition in self._table:
             if partition.leader_state is not None:
                 partition.shrink_isr(now_ms)
+
+    def check_standing(self) -> None:
+        """By the clock: clients that still reach a leader which nobody else reaches must not wait for it."""
+        lifecycle, broker = self._broker.lifecycle, self._broker
+        if lifecycle is None or len(broker.image.brokers) < 2:
+            return
+        silence_ms = broker.settings.broker_session_timeout_ms
+        if (broker.clock.monotonic() - lifecycle.heard_at) * 1000 <= silence_ms:
+            self._go_on()
+            return
+        now_ms = self._now_ms()
+        for partition in self._table:
+            state = partition.leader_state
+            if state is not None and partition not in self._suspended and state.is_cut_off(now_ms, silence_ms):
+                self._suspended[partition] = None
+                self._table.stop_leading(partition)
+                partition.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.is_cut_off = bool(self._suspended) or self.fetchers.all_silent(silence_ms / 1000)
+
+    def _go_on(self) -> None:
+        self.is_cut_off = False
+        for partition in list(self._suspended):
+            state = self._broker.image.partition(partition.topic, partition.index)
+            if state is not None:
+                self.assign(partition, state)
 
     # -- opening --------------------------------------------------------------------------------------------------
 

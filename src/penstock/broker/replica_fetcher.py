@@ -95,6 +95,11 @@ class ReplicaFetchers:
             if fetcher.is_pausing:
                 fetcher.wake()
 
+    def all_silent(self, silence_s: float) -> bool:
+        """Whether there are leaders to follow, and none has answered for so long."""
+        now_s = self._broker.clock.monotonic()
+        return bool(self._fetchers) and all(now_s - f.heard_at > silence_s for f in self._fetchers.values())
+
     def followed_count(self) -> int:
         return sum(len(fetcher) for fetcher in self._fetchers.values())
 
@@ -123,6 +128,7 @@ class LeaderFetcher:
         self._channel = 0
         self._pause_s = 0.0
         self.is_pausing = False
+        self.heard_at = broker.clock.monotonic()
         self.task = asyncio.get_running_loop().create_task(self._run())
         self.task.add_done_callback(_report_fault)
 
@@ -220,6 +226,7 @@ class LeaderFetcher:
             return None
         finally:
             sending.cancel()
+        self.heard_at = broker.clock.monotonic()
         if not self._session.accept(response):
             self._owner.counters.fetch_errors += 1
             await self._pause()

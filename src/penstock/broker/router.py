@@ -152,6 +152,10 @@ class Router:
         if (api_key, context.api_version) not in state.served:
             self._refuse_version(connection, context)
             return
+        if self._broker.replicas.is_cut_off and connection.listener_name not in self.controller_listeners:
+            # What this broker knows is of the past, and it would only tell clients to come back to it.
+            connection.abort(None)
+            return
         self.requests[api_key] = self.requests.get(api_key, 0) + 1
         if not state.reached_us and api_key not in _BOOTSTRAP:
             state.reached_us = True

@@ -192,6 +192,14 @@ class LeaderState:
         progress.note_fetch(offset, log_start_offset, leader_end_offset, now_ms)
         return ErrorCode.NONE
 
+    def is_cut_off(self, now_ms: int, silence_ms: int) -> bool:
+        """Whether a member of the in-sync set was not heard of for so long: nothing can be committed here."""
+        return any(
+            now_ms - max(progress.last_fetch_ms, progress.last_caught_up_ms) > silence_ms
+            for replica, progress in self.progress.items()
+            if replica in self.isr
+        )
+
     # -- the watermark --------------------------------------------------------------------------------------------
 
     @property
