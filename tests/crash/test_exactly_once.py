@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import confluent_kafka
 import pytest
@@ -138,12 +139,24 @@ class Output:
         self._thread.join(RECOVERY_SECONDS)
 
 
+class Served(Protocol):
+    """What the program talks to."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def log(self) -> str: ...
+
+
 class ExactlyOnce:
-    def __init__(self, broker: BrokerProcess, command: list[str], protocol: str, log_path: Path, seed: int) -> None:
+    replication_factor = 1
+
+    def __init__(self, broker: Served, command: list[str], protocol: str, log_path: Path, seed: int) -> None:
         self.broker = broker
         self.random = random.Random(seed)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        for created in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in (INPUT, OUTPUT)]).values():
+        topics = [NewTopic(name, PARTITIONS, self.replication_factor) for name in (INPUT, OUTPUT)]
+        for created in admin.create_topics(topics).values():
             created.result(30)
         self.input = Input(broker.bootstrap)
         self.output = Output(broker.bootstrap)
@@ -167,14 +180,14 @@ class ExactlyOnce:
             state = f"{len(self.output.values)} of {self.input.count} after {self.program.starts} starts"
             raise AssertionError(f"stuck at {state}\n{self.program.log()}\n{self.broker.log()[-2000:]}") from None
 
-    def rounds(self, count: int) -> None:
+    def rounds(self, count: int, broker: BrokerProcess) -> None:
         self.make_progress(20)
         for _ in range(count):
             self.make_progress(self.random.randint(10, 80))
             self.program.kill()
             self.make_progress(self.random.randint(10, 80))
-            self.broker.kill()
-            self.broker.start()
+            broker.kill()
+            broker.start()
 
     def check(self) -> str:
         self.make_progress(10)
@@ -207,9 +220,9 @@ class ExactlyOnce:
 
 @contextmanager
 def exactly_once(
-    start: Callable[..., BrokerProcess], command: list[str], protocol: str, tmp_path: Path, seed: int
+    broker: BrokerProcess, command: list[str], protocol: str, tmp_path: Path, seed: int
 ) -> Iterator[ExactlyOnce]:
-    test = ExactlyOnce(start(**SETTINGS), command, protocol, tmp_path / "program.log", seed)
+    test = ExactlyOnce(broker, command, protocol, tmp_path / "program.log", seed)
     try:
         yield test
     finally:
@@ -233,8 +246,9 @@ MORE_PROGRAMS = [
 def test_kills_of_program_and_broker(
     broker_process: Callable[..., BrokerProcess], tmp_path: Path, command: Callable[[], list[str]], protocol: str
 ) -> None:
-    with exactly_once(broker_process, command(), protocol, tmp_path, random.randrange(2**32)) as test:
-        test.rounds(2)
+    broker = broker_process(**SETTINGS)
+    with exactly_once(broker, command(), protocol, tmp_path, random.randrange(2**32)) as test:
+        test.rounds(2, broker)
         test.check()
 
 
@@ -245,6 +259,7 @@ def test_twenty_kills_of_program_and_broker(
 ) -> None:
     seed = random.randrange(2**32)
     print(f"\nseed {seed}")
-    with exactly_once(broker_process, command(), protocol, tmp_path, seed) as test:
-        test.rounds(20)
+    broker = broker_process(**SETTINGS)
+    with exactly_once(broker, command(), protocol, tmp_path, seed) as test:
+        test.rounds(20, broker)
         print(test.check())

@@ -7,6 +7,7 @@ take back is aborted and read again; anything else ends the program, and whoever
 """
 
 import asyncio
+import faulthandler
 import sys
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ HEARTBEAT_MS = 300
 TRANSACTION_TIMEOUT_MS = 20_000
 POLL_SECONDS = 0.1
 GIVE_UP_SECONDS = 30.0
+# librdkafka (seen with 2.16, its issue 5511) waits for ever for the group's coordinator when that has left the
+# metadata, whatever timeout it is given: only a new process finds the new one.
+STUCK_SECONDS = 10.0
 
 
 class Job(NamedTuple):
@@ -64,6 +68,7 @@ def run_confluent(job: Job) -> None:
     producer.init_transactions(GIVE_UP_SECONDS)
     consumer.subscribe([job.input])
     while True:
+        faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
         messages = [m for m in consumer.consume(RECORDS_PER_TRANSACTION, POLL_SECONDS) if m.error() is None]
         if not messages:
             continue
