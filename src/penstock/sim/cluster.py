@@ -19,7 +19,7 @@ from penstock.sim.world import World, WorldFailed
 
 TOPIC = "t"
 LIVENESS_S = 60.0
-SIZES = (1,)
+SIZES = (1, 3, 3, 3, 5)
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZQ"
 
 Sink = Callable[[str], None]
@@ -60,7 +60,7 @@ def draw_shape(chance: random.Random, nodes: int) -> Shape:
         producers=chance.choice((1, 2)),
         consumers=chance.choice((0, 1, 2)),
         transactional=chance.random() < 0.3,
-        seconds=chance.choice((5.0, 10.0, 20.0)),
+        seconds=chance.choice((4.0, 8.0, 15.0)),
         segment_bytes=chance.choice((1_500, 10_000, 1 << 30)),
     )
 

@@ -263,10 +263,9 @@ class Faults:
         if pair is not None:
             self._count("slow_link")
             link = self._world.network.link(*pair)
-            before = (link.latency_s, link.jitter_s)
             link.latency_s, link.jitter_s = self._random.choice((0.01, 0.1, 0.5)), self._random.choice((0.01, 0.1))
             await self._hold()
-            link.latency_s, link.jitter_s = before
+            link.latency_s = link.jitter_s = link.usual_s
 
     async def _loss(self) -> None:
         pair = self._two_hosts()

@@ -62,7 +62,7 @@ class Machine:
         assert not self.is_up, f"{self.name} is running"
         self.lives += 1
         self.world.network.power_on(self.name)
-        process = self.process = Process(self.world.loop, self.name, self.name)
+        process = self.process = self.world.begin_process(self.name)
         self.world.note(self.name, f"starts, life {self.lives}")
         rng = SimRng(f"{self.world.seed}:{self.name}:{self.lives}")
         refusals = self.disk.refusals

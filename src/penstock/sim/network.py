@@ -27,11 +27,12 @@ _FIRST_EPHEMERAL_PORT = 40_000
 class Link:
     """From one host to another."""
 
-    __slots__ = ("held", "is_cut", "jitter_s", "latency_s", "loss")
+    __slots__ = ("held", "is_cut", "jitter_s", "latency_s", "loss", "usual_s")
 
-    def __init__(self, latency_s: float, jitter_s: float) -> None:
-        self.latency_s = latency_s
-        self.jitter_s = jitter_s
+    def __init__(self, usual_s: float) -> None:
+        self.usual_s = usual_s
+        self.latency_s = usual_s
+        self.jitter_s = usual_s
         self.loss = 0.0
         """The share of packets that have to be sent again, which takes `_RETRANSMIT_S` and more."""
         self.is_cut = False
@@ -122,7 +123,7 @@ class Network:
         link = self._links.get((source, target))
         if link is None:
             base = 5e-6 if source == target else self.base_latency_s * self.random.uniform(0.5, 2.0)
-            link = self._links[source, target] = Link(base, base)
+            link = self._links[source, target] = Link(base)
         return link
 
     def resolve(self, host: str | None) -> str:
@@ -155,7 +156,9 @@ class Network:
     def heal_all(self) -> None:
         for source, target in list(self._links):
             self.heal(source, target)
-            self._links[source, target].loss = 0.0
+            link = self._links[source, target]
+            link.loss = 0.0
+            link.latency_s = link.jitter_s = link.usual_s
 
     def break_connection(self, end: Endpoint) -> None:
         """Something between the two ends drops the connection and tells both."""

@@ -38,7 +38,8 @@ class World:
         self.trace = Trace(self.loop.time, keep, sink)
         self.network = Network(self.loop, seed, self.trace)
         self.machines: dict[str, Machine] = {}
-        self._clients: list[Process] = []
+        self._processes: list[Process] = []
+        """All that ever lived: what a dead one holds must not be collected before the end."""
         self._bugs: list[str] = []
 
     def seed_of(self, part: str) -> int:
@@ -58,8 +59,11 @@ class World:
     def add_client(self, name: str) -> Process:
         """A process on a host of its own."""
         self.network.add_host(name)
+        return self.begin_process(name)
+
+    def begin_process(self, name: str) -> Process:
         process = Process(self.loop, name, name)
-        self._clients.append(process)
+        self._processes.append(process)
         return process
 
     # -- running --------------------------------------------------------------------------------------------------
@@ -100,10 +104,9 @@ class World:
 
     def _end(self) -> None:
         """Everybody dies, in an order; whatever their last words are, nobody hears them."""
-        processes = [machine.process for machine in self.machines.values() if machine.process is not None]
-        for process in [*processes, *self._clients]:
+        for process in self._processes:
             process.die()
-        leftovers = [task for process in [*processes, *self._clients] for task in process.tasks]
+        leftovers = [task for process in self._processes for task in process.tasks]
         self.loop.after_turn = None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that nobody will ever await
