@@ -8,6 +8,7 @@ Targets: loaded in 30 s and 2 GB; the failure of a broker with 10,000 leadership
 
 import argparse
 import asyncio
+import gc
 import random
 import subprocess
 import sys
@@ -105,6 +106,7 @@ async def measure(content: bytes) -> None:
     image = decode_snapshot(content, SnapshotId(2_000_000, 1))
     print(f"loaded   {image.partition_count:,} partitions, {len(content) / 1e6:.0f} MB of snapshot, in {watch};")
     print(f"         peak memory {peak_bytes() / 1e9:.2f} GB, {before_bytes / 1e6:.0f} MB of it before")
+    gc.freeze()  # as a node does once it has started
     watch = Watch()
     health = survey(image)
     print(f"surveyed in {watch}: {health.under_replicated} under-replicated")
