@@ -9,6 +9,7 @@ from penstock.broker.controller_service import ControllerService
 from penstock.broker.metadata_driver import MetadataDriver
 from penstock.broker.metadata_store import MetadataStore
 from penstock.broker.peers import PeerUnreachable
+from penstock.broker.quorum_service import QuorumService
 from penstock.controller.brokers import decide_bootstrap
 from penstock.controller.configs import Change, Resource, decide_incremental_alter_configs
 from penstock.log.disk import OsDisk
@@ -34,6 +35,18 @@ def over_the_wire(message: Any) -> Any:
     return type(message).decode(memoryview(bytes(out)), 0, type(message).MAX_VERSION)[0]
 
 
+async def serve(service: QuorumService, message: Any) -> Any:
+    """As the handlers do."""
+    handle = {
+        VoteRequest: service.vote,
+        BeginQuorumEpochRequest: service.begin_epoch,
+        EndQuorumEpochRequest: service.end_epoch,
+        FetchRequest: service.fetch,
+        FetchSnapshotRequest: service.fetch_snapshot,
+    }[type(message)]
+    return await handle(message)  # type: ignore[operator]
+
+
 class Network:
     """Requests between the drivers of one cluster."""
 
@@ -53,15 +66,7 @@ class Network:
         if node is None or node.driver.quorum is None:
             raise PeerUnreachable("nobody listens", refused=True)
         cluster.requests[type(message).__name__] = cluster.requests.get(type(message).__name__, 0) + 1
-        service = node.driver.quorum
-        serve = {
-            VoteRequest: service.vote,
-            BeginQuorumEpochRequest: service.begin_epoch,
-            EndQuorumEpochRequest: service.end_epoch,
-            FetchRequest: service.fetch,
-            FetchSnapshotRequest: service.fetch_snapshot,
-        }[type(message)]
-        work = asyncio.ensure_future(serve(over_the_wire(message)))  # type: ignore[operator]
+        work = asyncio.ensure_future(serve(node.driver.quorum, over_the_wire(message)))
         node.serving.add(work)
         work.add_done_callback(node.serving.discard)
         try:

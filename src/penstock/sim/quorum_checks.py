@@ -139,6 +139,7 @@ class QuorumChecks:
         known = node.quorum.high_watermark or 0
         assert end_offset >= known, f"R8: node {node.id} cuts to {end_offset}, below {known}"
         assert node.quorum.leader is None, f"R8: leader {node.id} cuts its log"
+        assert end_offset < node.log.end_offset, f"R-Live: node {node.id} cuts nothing off, and will do so for ever"
 
     def commits(self, node: "SimNode", high_watermark: int) -> None:
         log = node.log

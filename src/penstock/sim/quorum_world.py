@@ -223,7 +223,8 @@ class QuorumWorld:
 
     def _pause_one(self) -> None:
         if self.faulty:
-            self._any_node().paused_until_ms = self.now_ms + self.rng.uniform(10, 2_000)
+            node = self._any_node()
+            node.paused_until_ms = max(node.paused_until_ms, self.now_ms + self.rng.uniform(10, 2_000))
 
     def _partition(self) -> None:
         if not self.faulty:
