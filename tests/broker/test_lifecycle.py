@@ -16,6 +16,7 @@ from penstock.metadata.image import BrokerImage, MetadataImage
 from penstock.metadata.listeners import Listener
 from penstock.metadata.settings import BrokerSettings
 from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.ports import SystemClock
 from penstock.wire.generated.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from penstock.wire.generated.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from tests.waiting import eventually_async
@@ -40,6 +41,7 @@ class World:
         self.image = MetadataImage()
         self.image_watch = ImageWatch(lambda: self.image)
         self.channel = self
+        self.clock = SystemClock()
         self.driver = SimpleNamespace(is_active=False, wait_active_controller_known=self.found)
         self.controller = self
         self.requests: list[Any] = []
