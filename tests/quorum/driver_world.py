@@ -236,7 +236,6 @@ class DriverWorld:
             assert self.loop.time() < deadline, f"seed {self.seed}: not well again: {self.story()}"
             if last < 0:
                 await self.change()
-                last = max((self.answered.get(topic, -1) for topic in NAMES), default=-1)
                 last = self.made if self.made in self.answered.values() else -1
             elif self.agree():
                 break

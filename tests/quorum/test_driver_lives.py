@@ -8,7 +8,7 @@ import pytest
 
 from tests.quorum.driver_world import DriverWorld
 
-SEEDS = 8
+SEEDS = 6
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -10,7 +10,7 @@ import pytest
 from penstock.sim.quorum_world import QuorumWorld
 from tests.quorum.mutants import MUTANTS
 
-SEEDS = 120
+SEEDS = 90
 _BLOCK = 30
 BUDGET = 60
 """Within so many seeds every mutant is caught."""
