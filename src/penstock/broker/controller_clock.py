@@ -183,9 +183,10 @@ class ControllerClock:
                 log.info("%d partitions are on the way to other brokers", moves)
 
     async def _fence(self, broker_id: int, epoch: int, why: str) -> None:
-        settings = self._broker.settings
+        settings, known = self._broker.settings, self._broker.image.brokers.get(broker_id)
+        level = logging.INFO if known is not None and known.in_controlled_shutdown else logging.WARNING
         if await self._decide(lambda view: decide_fence_broker(view, broker_id, epoch, settings)):
-            log.warning("broker %d (epoch %d) is fenced: %s", broker_id, epoch, why)
+            log.log(level, "broker %d (epoch %d) is fenced: %s", broker_id, epoch, why)
 
     async def _decide(self, decide: Callable[[View], Decision[AnswerT]]) -> int:
         """A controller that has lost its place learns it by the next leadership change; nothing is lost here."""
