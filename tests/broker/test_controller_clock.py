@@ -213,13 +213,16 @@ def test_the_rest(tmp_path: Path) -> None:
 
 def test_internal_topics_grow_and_load_spreads(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with playing(tmp_path, cluster_balance_enable="true", cluster_balance_interval_ms="100") as world:
+        settings = {"cluster_balance_enable": "true", "cluster_balance_interval_ms": "100"}
+        async with playing(tmp_path, broker_session_timeout_ms="4000", **settings) as world:
             kind = CreateTopicsRequest
             topics = [kind.CreatableTopic("__consumer_offsets", 2, 1), kind.CreatableTopic("b", 8, 1)]
             await world.ask(kind(topics=topics))
             await world.join(2, 3)
             clock = world.broker.controller_clock
-            await clock.round(clock.now_ms() + 1_000)
+            for broker_id, epoch in world.epochs.items():
+                clock.liveness.touch(broker_id, epoch, clock.now_ms() + 10_000)
+            await clock.round(clock.now_ms() + 10_000)
             assert len(world.partition("__consumer_offsets").adding_replicas) == 2
             b = world.broker.image.topic("b")
             assert b is not None

@@ -142,7 +142,10 @@ class ControllerClock:
 
     async def _run(self) -> None:
         await self._decide(lambda view: decide_bootstrap(view.image))
-        self._leaders_at_ms = self._balance_at_ms = self.now_ms()
+        # Whom this controller has not heard of may be gone: for two sessions nothing is moved to anybody.
+        self._leaders_at_ms = self._balance_at_ms = (
+            self.now_ms() + 2 * self._broker.settings.broker_session_timeout_ms
+        )
         while True:
             interval_ms, begun_ms = self._interval_ms, self.now_ms()
             await asyncio.sleep(interval_ms / 1000)
