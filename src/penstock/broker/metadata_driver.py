@@ -14,9 +14,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.broker.context import RequestContext
 from penstock.broker.metadata_changes import delta_between
 from penstock.broker.metadata_snapshots import SnapshotSchedule
 from penstock.broker.metadata_store import (
@@ -25,10 +24,8 @@ from penstock.broker.metadata_store import (
     MetadataUnreadable,
     next_offset,
 )
-from penstock.broker.quorum_addresses import Address, AddressBook
+from penstock.broker.quorum_addresses import Address, AddressBook, Place, Sender
 from penstock.broker.quorum_runner import QuorumRunner, Transport
-from penstock.broker.quorum_service import QuorumService
-from penstock.broker.quorum_wire import Place, Sender
 from penstock.log.directory import LogDirectory
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.features import record_version
@@ -46,9 +43,13 @@ from penstock.quorum.voters import Endpoint, Voter, VoterHistory, VoterSet
 from penstock.records.batch import iter_headers
 from penstock.records.builder import BatchBuilder
 from penstock.records.reader import read_records
-from penstock.wire.generated.fetch import FetchRequest, FetchResponse
 from penstock.wire.records import encode_metadata_record
 from penstock.wire.struct import RecordMessage
+
+if TYPE_CHECKING:
+    from penstock.broker.context import RequestContext
+    from penstock.broker.quorum_service import QuorumService
+    from penstock.wire.generated.fetch import FetchRequest, FetchResponse
 
 log = logging.getLogger("penstock.metadata")
 
@@ -99,8 +100,6 @@ class MetadataDriver:
         """Everything in the log; what the next decision looks at."""
         self.controller_endpoints: tuple[Endpoint, ...] = ()
         """Where this node serves the quorum. Set before `start`."""
-        self.quorum: QuorumService | None = None
-        """What other nodes and operators ask of the quorum; there from `start` on."""
         self.cluster_id = cluster_id
         self._store = store
         self._log = store.log
@@ -113,6 +112,7 @@ class MetadataDriver:
         self._addresses = AddressBook(places)
         self._core: Quorum | None = None
         self._runner: QuorumRunner | None = None
+        self._service: QuorumService | None = None
         self._listeners: list[Listener] = []
         self._leadership_listeners: list[LeadershipListener] = []
         self._active_epoch: int | None = None
@@ -157,6 +157,15 @@ class MetadataDriver:
             return None
         return self._addresses.find(leader_id, self._core.voters)
 
+    @property
+    def quorum(self) -> "QuorumService | None":
+        """What other nodes and operators ask of the quorum; there from `start` on."""
+        if self._service is None and self._runner is not None:
+            from penstock.broker.quorum_service import QuorumService
+
+            self._service = QuorumService(self._runner, self._store, self._addresses, self._pool, self)
+        return self._service
+
     async def wait_active_controller_known(self) -> None:
         """Returns when there is a leader to speak to: another node, or this one once it is active."""
         await self._leader_known.wait()
@@ -193,7 +202,6 @@ class MetadataDriver:
             settings.controller_quorum_request_timeout_ms,
         )
         runner.on_bug = self._quorum_failed
-        self.quorum = QuorumService(runner, self._store, self._addresses, self._pool, self.cluster_id, self)
         self._unavailable = None
         runner.post(core.start)
         if core.is_voter and len(core.voters) == 1:
@@ -456,8 +464,10 @@ class MetadataDriver:
         except SettingError as error:  # it was fine when it was stored; the static settings around it have changed
             log.error("the stored dynamic settings do not fit the configuration and are ignored: %s", error)
 
-    async def handle_fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
+    async def handle_fetch(self, context: "RequestContext", request: "FetchRequest") -> "FetchResponse":
         """A fetch of `__cluster_metadata`, by a voter or an observer."""
+        from penstock.wire.generated.fetch import FetchResponse
+
         if self.quorum is None:
             return FetchResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
         return await self.quorum.fetch(request)

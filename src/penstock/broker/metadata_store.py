@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from penstock.broker.quorum_wire import METADATA_TOPIC_ID
+from penstock.broker.quorum_addresses import METADATA_TOPIC_ID
 from penstock.log.checkpoints import read_whole, write_atomically
 from penstock.log.config import LogConfig
 from penstock.log.directory import LogDirectory

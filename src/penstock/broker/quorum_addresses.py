@@ -4,11 +4,28 @@ What was heard last goes first; what cannot be reached goes to the back, because
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from penstock.broker.quorum_wire import Place
-from penstock.quorum.voters import VoterSet
+from penstock.quorum.voters import Endpoint, VoterSet
+
+METADATA_TOPIC_ID = bytes(15) + b"\x01"  # Kafka's well-known one
 
 Address = tuple[str, int]
+
+
+class Sender(NamedTuple):
+    """What every request says of who sends it."""
+
+    cluster_id: str | None
+    endpoints: tuple[Endpoint, ...]
+
+
+class Place(NamedTuple):
+    """Where a node is, as answers and the configuration tell it."""
+
+    node_id: int
+    host: str
+    port: int
 
 
 class AddressBook:

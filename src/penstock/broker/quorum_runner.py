@@ -14,8 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from penstock.broker.peers import PeerUnreachable
-from penstock.broker.quorum_addresses import Address, AddressBook
-from penstock.broker.quorum_wire import Sender, decode_response, encode_request
+from penstock.broker.quorum_addresses import Address, AddressBook, Sender
 from penstock.model.errors import Refusal
 from penstock.quorum.bundle import Bundle, LeaderChange, Outgoing, Reply, SnapshotChunk, VotersChange
 from penstock.quorum.core import Quorum
@@ -224,6 +223,8 @@ class QuorumRunner:
     # --- requests -----------------------------------------------------------------------------------------------
 
     async def _send(self, outgoing: Outgoing) -> None:
+        from penstock.broker.quorum_wire import decode_response, encode_request
+
         quorum, to, correlation = self.quorum, outgoing.to, outgoing.correlation
         address = self._addresses.find(to, quorum.voters)
         response: Response | None = None
@@ -250,7 +251,7 @@ class QuorumRunner:
         task.add_done_callback(self._finished)
 
     def _finished(self, task: "asyncio.Future[None]") -> None:
-        self._tasks.discard(task)  # type: ignore[arg-type]
+        self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:  # a bug: say so now, not when the task is collected
             self._loop.call_exception_handler({"message": "the quorum failed", "exception": error, "task": task})

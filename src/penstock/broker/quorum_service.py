@@ -10,12 +10,11 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.metadata_store import MetadataStore
-from penstock.broker.quorum_addresses import AddressBook
+from penstock.broker.quorum_addresses import AddressBook, Place
 from penstock.broker.quorum_runner import QuorumRunner
 from penstock.broker.quorum_wire import (
     FETCH_BYTES,
     SNAPSHOT_CHUNK_BYTES,
-    Place,
     decode_request,
     encode_begin_response,
     encode_end_response,
@@ -47,7 +46,6 @@ class QuorumService:
         store: MetadataStore,
         addresses: AddressBook,
         pool: Executor | None,
-        cluster_id: str | None,
         driver: "MetadataDriver",
     ) -> None:
         self.core = runner.quorum
@@ -55,7 +53,7 @@ class QuorumService:
         self._store = store
         self._addresses = addresses
         self._pool = pool
-        self._cluster_id = cluster_id
+        self._cluster_id = driver.cluster_id
         self._driver = driver
         self._cached_from = store.log.end_offset
         """What lies behind was written by this process."""

@@ -1,16 +1,17 @@
 """What voters say to each other, between the quorum's own words (`quorum.messages`) and the wire's.
 
-There is one partition, `__cluster_metadata-0`; whatever a message says of others is not looked at.
+There is one partition, `__cluster_metadata-0`; whatever a message says of others is not looked at. Loaded when the
+first message comes or goes: a node that is alone never needs it.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
+from penstock.broker.quorum_addresses import METADATA_TOPIC_ID, Place, Sender
 from penstock.metadata.image import METADATA_TOPIC
 from penstock.model.errors import ErrorCode
 from penstock.quorum import messages as q
 from penstock.quorum.election_state import ReplicaKey
-from penstock.quorum.voters import Endpoint
 from penstock.wire.generated.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
 from penstock.wire.generated.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
 from penstock.wire.generated.fetch import FetchRequest, FetchResponse
@@ -18,24 +19,8 @@ from penstock.wire.generated.fetch_snapshot import FetchSnapshotRequest, FetchSn
 from penstock.wire.generated.vote import VoteRequest, VoteResponse
 from penstock.wire.struct import ApiMessage
 
-METADATA_TOPIC_ID = bytes(15) + b"\x01"  # Kafka's well-known one
 FETCH_BYTES = 1 << 20
 SNAPSHOT_CHUNK_BYTES = 1 << 20
-
-
-class Sender(NamedTuple):
-    """What every request says of who sends it."""
-
-    cluster_id: str | None
-    endpoints: tuple[Endpoint, ...]
-
-
-class Place(NamedTuple):
-    """Where a leader is, as answers tell it."""
-
-    node_id: int
-    host: str
-    port: int
 
 
 # --- requests going out ---------------------------------------------------------------------------------------------
