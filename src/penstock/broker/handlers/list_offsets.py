@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED, _PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 _READ_COMMITTED = 1
 _EPOCHS_FROM = 4
+_NOT_AVAILABLE_FROM = 5
 
 Asked = ListOffsetsRequest.ListOffsetsPartition
 Told = ListOffsetsResponse.ListOffsetsPartitionResponse
@@ -34,12 +35,18 @@ async def handle(broker: "Broker", context: RequestContext, request: ListOffsets
         for asked in topic.partitions:
             if allowed:
                 told.append(await _look_up(broker, topic.name, asked, committed))
-                if context.api_version < _EPOCHS_FROM:
-                    told[-1].leader_epoch = -1
+                _fit_version(told[-1], context.api_version)
             else:
                 told.append(Told(asked.partition_index, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(topic.name, told))
     return ListOffsetsResponse(topics=topics)
+
+
+def _fit_version(told: Told, version: int) -> None:
+    if version < _EPOCHS_FROM:
+        told.leader_epoch = -1
+    if version < _NOT_AVAILABLE_FROM and told.error_code == ErrorCode.OFFSET_NOT_AVAILABLE:
+        told.error_code = ErrorCode.LEADER_NOT_AVAILABLE  # older clients do not know the other (KIP-207)
 
 
 async def _look_up(broker: "Broker", topic: str, asked: Asked, committed: bool) -> Told:
