@@ -47,28 +47,26 @@ class Cluster:
         self._owns_data = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="penstock-")) if data_dir is None else Path(data_dir)
         ports = free_ports(2 * brokers)
-        self._addresses = {i + 1: (ports[2 * i], ports[2 * i + 1]) for i in range(brokers)}
-        voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, (_, port) in self._addresses.items())
-        common = {"cluster.id": format_uuid(new_uuid(SystemRng().random_bytes)), "controller.quorum.voters": voters}
+        pairs = {i + 1: (ports[2 * i], ports[2 * i + 1]) for i in range(brokers)}
+        self._addresses: dict[int, tuple[int, ...]] = {**pairs}
+        voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, (_, port) in pairs.items())
+        cluster_id = format_uuid(new_uuid(SystemRng().random_bytes))
+        self._common = {"cluster.id": cluster_id, "controller.quorum.voters": voters, **(settings or {})}
         self.brokers = {
-            node_id: Broker(
-                {
-                    **common,
-                    "node.id": str(node_id),
-                    "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
-                    **(settings or {}),
-                },
-                data_dir=self.data_dir / f"broker-{node_id}",
-            )
-            for node_id, (client, controller) in self._addresses.items()
+            node_id: self._member(node_id, f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}")
+            for node_id, (client, controller) in pairs.items()
         }
         self._cut: set[frozenset[int]] = set()
         self._topics = 0
 
+    def _member(self, node_id: int, listeners: str, **settings: str) -> Broker:
+        own = {"node.id": str(node_id), "listeners": listeners, **settings}
+        return Broker({**self._common, **own}, data_dir=self.data_dir / f"broker-{node_id}")
+
     @property
     def bootstrap(self) -> str:
         """What a client needs to connect: every broker, running or not."""
-        return ",".join(f"127.0.0.1:{client}" for client, _ in self._addresses.values())
+        return ",".join(f"127.0.0.1:{ports[0]}" for ports in self._addresses.values())
 
     @property
     def running(self) -> list[int]:
@@ -109,6 +107,15 @@ class Cluster:
 
     def resume(self, node_id: int) -> None:
         self.brokers[node_id].resume()
+
+    def add_broker(self) -> int:
+        """Starts one broker more, which does not vote; returns its id."""
+        node_id = max(self.brokers) + 1
+        (port,) = free_ports(1)
+        self._addresses[node_id] = (port,)
+        self.brokers[node_id] = self._member(node_id, f"PLAINTEXT://127.0.0.1:{port}", **{"process.roles": "broker"})
+        self._start([node_id])
+        return node_id
 
     def _start(self, node_ids: Iterable[int]) -> None:
         starting = [self.brokers[node_id] for node_id in node_ids]

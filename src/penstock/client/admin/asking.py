@@ -1,12 +1,13 @@
 """Asking the controller, patiently: lost connections and moved controllers are waited out."""
 
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, broker_error
 from penstock.client.retry import retry
 from penstock.model.errors import ErrorCode
-from penstock.wire.struct import ApiMessage
+from penstock.wire.struct import ApiMessage, Struct
 
 R = TypeVar("R", bound=ApiMessage)
 _MOVED = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
@@ -15,7 +16,7 @@ _MOVED = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
 async def ask_controller(
     cluster: Cluster, request: ApiMessage, response_type: type[R], timeout_ms: float, max_version: int | None = None
 ) -> R:
-    """An answer in which no item says that the controller is elsewhere."""
+    """An answer in which nothing says that the controller is elsewhere."""
 
     async def attempt() -> R:
         try:
@@ -23,19 +24,21 @@ async def ask_controller(
         except ClientError:
             cluster.request_refresh()
             raise
-        for item in _items(response):
-            if item.error_code in _MOVED:
-                await cluster.refresh()
-                raise broker_error(item.error_code)
+        moved = next((code for code in _codes(response) if code in _MOVED), None)
+        if moved is not None:
+            await cluster.refresh()
+            raise broker_error(moved)
         return response
 
     return await retry(attempt, cluster.options, timeout_ms)
 
 
-def _items(response: ApiMessage) -> list[Any]:
-    """The list of per-item results, whatever this response calls it."""
-    for name in ("topics", "responses", "results"):
-        items = getattr(response, name, None)
-        if items is not None:
-            return list(items)
-    return []
+def _codes(response: Any) -> Iterator[int]:
+    """Every error code in it: of the whole, of items, of their partitions, whatever this response calls them."""
+    yield getattr(response, "error_code", ErrorCode.NONE)
+    for name in response.__slots__:
+        value = getattr(response, name)
+        if isinstance(value, list):
+            for item in value:
+                if isinstance(item, Struct):
+                    yield from _codes(item)
