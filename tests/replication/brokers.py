@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 from penstock.broker.broker import Broker
 from penstock.broker.context import RequestContext
 from penstock.broker.controller_channel import ControllerUnavailable
+from penstock.broker.handlers import offset_for_leader_epoch
 from penstock.broker.peers import PeerUnreachable
 from penstock.controller.decision import Decision, View
+from penstock.controller.directories import AssignedReplica, decide_assign_replicas_to_dirs
 from penstock.controller.isr import Member, WantedIsr, decide_alter_partition
 from penstock.controller.topics import NewTopic, decide_create_topics
 from penstock.log.store import LogStore, StoreSettings
@@ -23,7 +25,8 @@ from penstock.model.ports import SystemClock, SystemRng
 from penstock.net.requester import ResponseFrame
 from penstock.replication.partition import Partition
 from penstock.sim.disk import CrashingDisk
-from penstock.wire.generated.alter_partition import AlterPartitionResponse
+from penstock.wire.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from penstock.wire.generated.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from penstock.wire.generated.fetch import FetchRequest, FetchResponse
 from penstock.wire.generated.produce import ProduceRequest, ProduceResponse
 from penstock.wire.header import decode_response_header
@@ -102,6 +105,15 @@ class FakePeers:
         _, position = decode_response_header(memoryview(raw), 1, 18)
         return ResponseFrame(memoryview(raw), position, 18)
 
+    async def request(
+        self, address: tuple[str, int], request: Any, response_type: Any, timeout_ms: float, *, channel: str = ""
+    ) -> Any:
+        await asyncio.sleep(0)
+        target = self.cluster.brokers.get(int(address[0][1:]))
+        if target is None:
+            raise PeerUnreachable("it is down", refused=True)
+        return await offset_for_leader_epoch.handle(target, RequestContext(23, 4), request)
+
     async def stop(self) -> None: ...
 
 
@@ -128,7 +140,9 @@ class FakeChannel:
         await asyncio.sleep(0)
         if self.is_cut:
             raise ControllerUnavailable("cut off")
-        return self.cluster.alter_partition(request)
+        if isinstance(request, AlterPartitionRequest):
+            return self.cluster.alter_partition(request)
+        return self.cluster.assign_directories(request)
 
 
 class Brokers(Cluster):
@@ -188,6 +202,21 @@ class Brokers(Cluster):
                 row.isr, row.partition_epoch = list(answer.isr), answer.partition_epoch
             topics.append(AlterPartitionResponse.TopicData(want.topic_id, [row]))
         return AlterPartitionResponse(topics=topics)
+
+    def assign_directories(self, request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
+        replicas = [
+            AssignedReplica(entry.id, topic.topic_id, row.partition_index)
+            for entry in request.directories
+            for topic in entry.topics
+            for row in topic.partitions
+        ]
+        answers = self.run(
+            lambda view: decide_assign_replicas_to_dirs(
+                view.image, request.broker_id, request.broker_epoch, replicas, self.settings
+            )
+        )
+        code = answers.code if isinstance(answers, Refusal) else ErrorCode.NONE
+        return AssignReplicasToDirsResponse(error_code=code)
 
     def create(self, topic: str = "a", replicas: tuple[int, ...] = (1, 2, 3), **configs: str) -> None:
         """One partition on these brokers; the first leads."""

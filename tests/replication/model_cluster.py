@@ -105,7 +105,7 @@ class Replica:
         else:
             self.partition.become_follower(state.leader, state.leader_epoch)
 
-    def _eligible(self, broker_id: int, broker_epoch: int) -> bool:
+    def _eligible(self, broker_id: int, broker_epoch: int, _directory: bytes) -> bool:
         return self.cluster.controller.views[self.seen].eligible(broker_id, broker_epoch)
 
     def _isr_change(self, partition: Partition, proposal: IsrProposal) -> None:

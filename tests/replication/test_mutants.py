@@ -40,7 +40,9 @@ def _expand(self: LeaderState, replica_id: int, high_watermark: int, *, least: L
     progress = self.progress.get(replica_id)
     if progress is None or replica_id in self.maximal_isr or self.pending is not None or self.is_recovering:
         return None
-    if progress.end_offset < least(self, high_watermark) or not self._eligible(replica_id, progress.broker_epoch):
+    if progress.end_offset < least(self, high_watermark) or not self._eligible(
+        replica_id, progress.broker_epoch, b""
+    ):
         return None
     return self._propose(self.isr | {replica_id})
 

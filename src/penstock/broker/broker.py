@@ -178,6 +178,9 @@ class Broker:
         partition = await self.partitions.open(topic_id, index)
         return LedPartition(partition, self.clock) if isinstance(partition, Partition) else partition
 
+    def directory_id(self, directory: LogDirectory) -> bytes:
+        return next(key for key, known in self._directories.items() if known is directory)
+
     def offline_directories(self) -> list[bytes]:
         """Ids of the log directories that failed."""
         return [key for key, directory in self._directories.items() if directory.failure is not None]

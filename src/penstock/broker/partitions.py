@@ -47,6 +47,8 @@ class PartitionTable:
         self.may_lead: Callable[[], bool] = lambda: True
         """False while the image may be from before this incarnation: what it says of leaders is not for us then."""
         self.on_closed: Callable[[Partition], None] = lambda _: None
+        self.on_damaged: Callable[[TopicImage, int, int | None, str], None] = lambda *_: None
+        """A log was found damaged when it was opened: the offset from which on, or None for all of it; and why."""
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -148,6 +150,11 @@ class PartitionTable:
     async def _open_in_pool(self, topic: TopicImage, index: int, state: PartitionImage) -> Partition | Refusal:
         storage = self._open_log(topic, index, state)
         refusal = await asyncio.get_running_loop().run_in_executor(self._pool, load_quietly, storage)
+        if storage.lost_records and len(state.replicas) > 1:
+            refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "records that were synced are damaged")
+            self.on_damaged(topic, index, storage.end_offset, refusal.message)
+        elif refusal is not None and storage.fault is not None:
+            self.on_damaged(topic, index, None, storage.fault.reason)
         if refusal is not None:
             self._offline[topic.id, index] = refusal
             return refusal
@@ -181,6 +188,10 @@ class PartitionTable:
         """Its log cannot be used: whoever waits is told, and so is whoever asks from now on."""
         self._offline[partition.topic_id, partition.index] = refusal
         self._close(partition, refusal.code)
+
+    def forget_offline(self, topic_id: bytes, index: int) -> None:
+        """Its log may be opened again."""
+        self._offline.pop((topic_id, index), None)
 
     def fail_directory(self, directory: LogDirectory) -> None:
         """Everything in a failed log directory is offline; whoever waits for it is told."""

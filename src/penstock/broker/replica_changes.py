@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.isr_changes import IsrChanges
 from penstock.broker.replica_fetcher import ReplicaFetchers
+from penstock.broker.replica_repair import DAMAGED, ReplicaRepairs
 from penstock.log.config import LogConfig
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import MetadataImage
@@ -42,6 +43,7 @@ class ReplicaChanges:
         self.counters = ReplicationCounters()
         self.isr_changes = IsrChanges(broker)
         self.fetchers = ReplicaFetchers(broker, self.counters)
+        self.repairs = ReplicaRepairs(broker)
         self._to_open: dict[tuple[bytes, int], None] = {}
         self._opening: asyncio.Task[None] | None = None
         self._stopped = False
@@ -51,6 +53,7 @@ class ReplicaChanges:
         self._table.assign = self.assign
         self._table.may_lead = self.may_lead
         self._table.on_closed = self._closed
+        self._table.on_damaged = self.repairs.damaged
 
     def may_lead(self) -> bool:
         """Whether the image knows of this incarnation. A broker that is alone has nobody who went on without it."""
@@ -135,18 +138,21 @@ class ReplicaChanges:
     def _rules(self, partition: Partition) -> LeaderRules:
         min_isr = self._topic_settings(partition.topic).min_insync_replicas
         lag_max_ms = self._broker.settings.replica_lag_time_max_ms
-        return LeaderRules(self._node_id, min_isr, lag_max_ms, self._is_eligible, self.isr_changes.propose)
+        return LeaderRules(
+            self._node_id, min_isr, lag_max_ms, self._is_eligible, self.isr_changes.propose, self.repairs.suspect
+        )
 
     def _topic_settings(self, topic: str) -> TopicSettings:
         return TopicSettings.resolve(self._broker.settings, self._broker.image.topic_config(topic))
 
-    def _is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+    def _is_eligible(self, broker_id: int, broker_epoch: int, directory: bytes) -> bool:
         known = self._broker.image.brokers.get(broker_id)
         return (
             known is not None
             and known.epoch == broker_epoch
             and not known.fenced
             and not known.in_controlled_shutdown
+            and directory != DAMAGED
         )
 
     def _now_ms(self) -> int:
@@ -208,5 +214,6 @@ class ReplicaChanges:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
+        await self.repairs.stop()
         await self.fetchers.stop()
         await self.isr_changes.stop()

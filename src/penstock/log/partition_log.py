@@ -56,6 +56,7 @@ class PartitionLog:
         "leader_epochs",
         "local_log_start_offset",
         "log_start_offset",
+        "lost_records",
         "offline",
         "on_synced",
         "partition",
@@ -99,6 +100,7 @@ class PartitionLog:
         self.offline: Refusal | None = None
         """Why this log answers nothing (damaged or deleted)."""
         self.fault: CorruptSegment | None = None
+        self.lost_records = False  # recovery found damage below the recovery point and cut it off
         self.is_loaded = False
         self.is_deleted = False
         self.generation = 0

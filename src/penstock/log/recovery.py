@@ -261,6 +261,7 @@ class _Recovery:
         self._make_durable(self.segments[first:], end_offset)
         if end_offset < self.recovery_point:
             self.log.directory.checkpoints_urgent = True
+            self.log.lost_records = True
         return LoadedLog(tuple(self.segments), self.start_offset, end_offset, self.epochs, producers)
 
     def _first_to_walk(self) -> int:

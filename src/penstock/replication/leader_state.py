@@ -17,9 +17,9 @@ from penstock.model.errors import ErrorCode
 UNKNOWN_OFFSET = -1
 NO_BROKER_EPOCH = -1
 
-# Whether the broker with this id may join the in-sync set in this incarnation: registered with just this broker
-# epoch, unfenced, not shutting down.
-Eligible = Callable[[int, int], bool]
+# Whether the broker with this id may join the in-sync set in this incarnation and from this directory: registered
+# with just this broker epoch, unfenced, not shutting down, the replica in order.
+Eligible = Callable[[int, int, bytes], bool]
 
 # The change was certainly not made.
 _NOT_MADE = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
@@ -61,6 +61,7 @@ class ReplicaProgress:
         "last_fetch_end_offset",
         "last_fetch_ms",
         "log_start_offset",
+        "repeats",
     )
 
     def __init__(self, directory: bytes, last_caught_up_ms: int) -> None:
@@ -71,8 +72,11 @@ class ReplicaProgress:
         self.last_caught_up_ms = last_caught_up_ms
         self.last_fetch_ms = -1
         self.last_fetch_end_offset = 0  # where the leader ended at the last fetch
+        self.repeats = 0  # fetches in a row that asked for what was there to be had the last time
 
     def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
+        was_served = offset == self.end_offset < self.last_fetch_end_offset
+        self.repeats = self.repeats + 1 if was_served else 0
         if offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
         elif offset >= self.last_fetch_end_offset and self.last_fetch_ms >= 0:
@@ -229,7 +233,7 @@ class LeaderState:
         return (
             progress.end_offset >= 0
             and progress.is_caught_up(end_offset, self._now_ms, self._lag_max_ms)
-            and self._eligible(replica, progress.broker_epoch)
+            and self._eligible(replica, progress.broker_epoch, progress.directory)
         )
 
     # -- changing the in-sync set ---------------------------------------------------------------------------------
@@ -241,7 +245,7 @@ class LeaderState:
             return None
         if progress.end_offset < high_watermark or progress.end_offset < self.epoch_start_offset:
             return None
-        if not self._eligible(replica_id, progress.broker_epoch):
+        if not self._eligible(replica_id, progress.broker_epoch, progress.directory):
             return None
         return self._propose(self.isr | {replica_id})
 

@@ -30,6 +30,9 @@ from penstock.replication.read_plan import FetchPlan, Watcher
 
 __all__ = ["CommitCallback", "FetchPlan", "LeaderRules", "Partition", "Watcher"]
 
+# How often a follower asks in vain before its leader looks at its own log.
+_SUSPICIOUS = frozenset({3, 30, 300})
+
 CommitCallback = Callable[[ErrorCode], None]
 
 _NOT_ENOUGH = Refusal(
@@ -46,6 +49,8 @@ class LeaderRules(NamedTuple):
     eligible: Eligible
     on_isr_change: Callable[["Partition", IsrProposal], None]
     """A change of the in-sync set is to be proposed to the controller."""
+    on_stuck: Callable[["Partition", int], None] = lambda *_: None
+    """A follower asks for the same offset over and over."""
 
 
 class Partition:
@@ -314,6 +319,8 @@ class Partition:
         starts_later = known is not None and log_start_offset > known.log_start_offset
         if state.note_fetch(replica_id, broker_epoch, position.offset, log_start_offset, end_offset, now_ms):
             return
+        if known is not None and known.repeats in _SUSPICIOUS and self._rules is not None:
+            self._rules.on_stuck(self, position.offset)
         self._written()
         if starts_later and self._end_watchers:
             self._wake_end_watchers()  # somebody may wait for the low watermark

@@ -1,0 +1,195 @@
+"""Replicas whose own log is damaged: given up from the damage on and fetched anew from the leader.
+
+A damaged replica must not count as one in the meantime. So first the controller is told that it lies in a directory
+that is not there (KIP-858's way of losing a replica): it leaves the in-sync set and leadership and cannot be elected.
+Only when another broker leads is anything cut. When all that the leader had is here again, the controller is told the
+real directory, and the leader may take it back in.
+
+Hard rule: where no other replica can lead, nothing is cut: the partition stays offline, as one without replicas does.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.broker.controller_channel import ControllerUnavailable
+from penstock.broker.peers import PeerUnreachable
+from penstock.log.partition_log import PartitionLog
+from penstock.metadata.image import MetadataImage, TopicImage
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.records.batch import CorruptBatch, crc_is_valid, parse_header
+from penstock.replication.follower_state import FollowerState
+from penstock.replication.partition import Partition
+from penstock.wire.generated.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
+from penstock.wire.generated.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+log = logging.getLogger("penstock.replication")
+
+DAMAGED = b"penstock-damaged"
+"""The id of no directory at all; a replica that is said to be there is lost."""
+_TIMEOUT_MS = 5_000
+_RETRY_S = 0.2
+_LOOK_S = 0.05
+_VERIFY_BYTES = 8 << 20
+
+Key = tuple[bytes, int]
+
+
+class ReplicaRepairs:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._under_way: dict[Key, asyncio.Task[None]] = {}
+        self._verifying: set[asyncio.Task[None]] = set()
+        self.repaired = 0
+        self.damaged_count = 0
+
+    def damaged(self, topic: TopicImage, index: int, offset: int | None, reason: str) -> None:
+        """The log is damaged at `offset`; None: it cannot be read at all."""
+        state = topic.partition(index)
+        key = (topic.id, index)
+        if key in self._under_way or state is None or len(state.replicas) < 2:
+            return
+        self.damaged_count += 1
+        where = f"at offset {offset}" if offset is not None else "as a whole"
+        log.error("%s-%d is damaged %s (%s) and is fetched anew", topic.name, index, where, reason)
+        task = asyncio.get_running_loop().create_task(self._repair(topic, index, offset, reason))
+        self._under_way[key] = task
+        task.add_done_callback(lambda done: self._ended(key, done))
+
+    def suspect(self, partition: Partition, offset: int) -> None:
+        """A follower asks for the same records again and again: perhaps what it gets is damaged here."""
+        task = asyncio.get_running_loop().create_task(self._verify(partition, offset))
+        self._verifying.add(task)
+        task.add_done_callback(self._verifying.discard)
+
+    async def stop(self) -> None:
+        tasks = [*self._under_way.values(), *self._verifying]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, key: Key, task: "asyncio.Task[None]") -> None:
+        self._under_way.pop(key, None)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            message = "repairing a replica failed"
+            task.get_loop().call_exception_handler({"message": message, "exception": fault, "task": task})
+
+    # -- finding ----------------------------------------------------------------------------------------------------
+
+    async def _verify(self, partition: Partition, offset: int) -> None:
+        loop = asyncio.get_running_loop()
+        bad = await loop.run_in_executor(self._broker.pool, first_damage, partition.log, offset)
+        topic = self._broker.image.topic_by_id(partition.topic_id)
+        if bad is not None and topic is not None:
+            self.damaged(topic, partition.index, bad, "a follower was sent records that fail their checksum")
+
+    # -- repairing --------------------------------------------------------------------------------------------------
+
+    async def _repair(self, topic: TopicImage, index: int, offset: int | None, reason: str) -> None:
+        broker = self._broker
+        table, key = broker.partitions, (topic.id, index)
+        partition = table.replica(*key)
+        if partition is not None:
+            table.take_offline(partition, Refusal(ErrorCode.KAFKA_STORAGE_ERROR, f"damaged: {reason}"))
+        if not await self._say_directory(key, DAMAGED):
+            return
+        await broker.image_watch.until(lambda image: self._may_cut(image, key))
+        if not self._is_mine(broker.image, key):
+            return
+        self._cut(topic, index, offset)
+        table.forget_offline(*key)
+        opened = await table.open_replica(*key)
+        if isinstance(opened, Partition) and await self._caught_up(opened, key):
+            await self._say_directory(key, broker.directory_id(opened.log.directory))
+            self.repaired += 1
+            log.info("%s-%d is whole again", topic.name, index)
+
+    def _may_cut(self, image: MetadataImage, key: Key) -> bool:
+        """Whether another broker leads and this one counts for nothing; or whether there is nothing to cut here."""
+        topic = image.topic_by_id(key[0])
+        state = topic.partition(key[1]) if topic is not None else None
+        own = self._broker.node_id
+        if state is None or own not in state.replicas:
+            return True
+        return state.leader >= 0 and state.leader != own and own not in state.isr
+
+    def _is_mine(self, image: MetadataImage, key: Key) -> bool:
+        topic = image.topic_by_id(key[0])
+        state = topic.partition(key[1]) if topic is not None else None
+        return state is not None and self._broker.node_id in state.replicas
+
+    def _cut(self, topic: TopicImage, index: int, offset: int | None) -> None:
+        logs = self._broker.logs
+        opened = logs.get(topic.name, index)
+        if opened is None or opened.topic_id != topic.id:
+            return
+        if offset is None or opened.fault is not None or opened.truncate_to(offset) is not None:
+            logs.delete(opened)
+        else:
+            opened.lost_records = False
+
+    async def _caught_up(self, partition: Partition, key: Key) -> bool:
+        """Waits until all that a leader had is here; False when there is nothing to wait for any more.
+
+        A watermark would not do: a new leader's may be old.
+        """
+        table = self._broker.partitions
+        wanted: tuple[int, int] | None = None  # leader epoch, and where the leader ended
+        while table.replica(*key) is partition and (follower := partition.follower) is not None:
+            if wanted is None or wanted[0] != follower.leader_epoch:
+                wanted = await self._leader_end(partition, follower)
+            if wanted is not None and partition.log.counted_end_offset >= wanted[1]:
+                return True
+            await asyncio.sleep(_LOOK_S)
+        return False
+
+    async def _leader_end(self, partition: Partition, follower: FollowerState) -> tuple[int, int] | None:
+        kind, epoch = OffsetForLeaderEpochRequest, follower.leader_epoch
+        asked = kind.OffsetForLeaderPartition(partition.index, epoch, epoch)
+        request = kind(self._broker.node_id, [kind.OffsetForLeaderTopic(partition.topic, [asked])])
+        try:
+            answer = await self._broker.ask_broker(
+                follower.leader_id, request, OffsetForLeaderEpochResponse, _TIMEOUT_MS, channel="repair"
+            )
+        except PeerUnreachable:
+            return None
+        told = answer.topics[0].partitions[0]
+        return (epoch, told.end_offset) if not told.error_code and told.end_offset >= 0 else None
+
+    async def _say_directory(self, key: Key, directory_id: bytes) -> bool:
+        """Tells the controller where this replica is; False when the partition is gone."""
+        kind = AssignReplicasToDirsRequest
+        topics = [kind.TopicData(key[0], [kind.PartitionData(key[1])])]
+        while True:
+            request = kind(self._broker.node_id, self._broker.epoch, [kind.DirectoryData(directory_id, topics)])
+            try:
+                answer = await self._broker.channel.send(request, AssignReplicasToDirsResponse, _TIMEOUT_MS)
+            except ControllerUnavailable:
+                continue
+            if not answer.error_code:
+                codes = {row.error_code for d in answer.directories for t in d.topics for row in t.partitions}
+                return codes <= {ErrorCode.NONE}
+            await asyncio.sleep(_RETRY_S)
+
+
+def first_damage(partition_log: PartitionLog, offset: int) -> int | None:
+    """Blocking. The first batch from `offset` on that fails its checksum, within what one fetch may have taken."""
+    data = partition_log.read_bytes(offset, _VERIFY_BYTES)
+    if isinstance(data, ErrorCode):
+        return offset if data is ErrorCode.KAFKA_STORAGE_ERROR else None
+    position = 0
+    while position < len(data):
+        try:
+            header = parse_header(data, position)
+        except CorruptBatch:
+            return offset
+        if position + header.size_bytes > len(data):
+            return None
+        if not crc_is_valid(data, position, header) or header.next_offset <= offset:
+            return offset
+        offset = header.next_offset
+        position += header.size_bytes
+    return None

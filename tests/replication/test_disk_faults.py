@@ -1,0 +1,144 @@
+"""Disks that fill up, fail or rot: the partition lives on with its other replicas, and the replica comes back."""
+
+import asyncio
+import errno
+
+from penstock.broker.replica_repair import DAMAGED
+from penstock.model.errors import ErrorCode
+from tests.log.logs import values
+from tests.replication.brokers import running
+from tests.replication.test_brokers import all_alike, run
+
+
+def test_a_batch_damaged_on_its_way_is_fetched_again() -> None:
+    async def story() -> None:
+        async with running(2) as cluster:
+            cluster.create(replicas=(1, 2))
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2)
+            peers = cluster.brokers[2].peers
+            broken = 0
+
+            def damage(frame: bytearray) -> None:
+                nonlocal broken
+                at = frame.find(b"payload")
+                if at >= 0 and broken < 2:
+                    broken += 1
+                    frame[at] ^= 1
+
+            peers.damage = damage  # type: ignore[attr-defined]
+            assert (await cluster.produce("payload")).error_code == 0
+            assert broken == 2
+            assert cluster.brokers[2].replicas.counters.corrupt_batches == 2
+            await all_alike(cluster, 1, 2)
+            assert values(cluster.replica(2).log) == [b"one", b"payload"]
+
+    run(story)
+
+
+def test_a_leader_with_a_rotten_log_resigns_and_fetches_it_anew() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2")
+            for number in range(3):
+                await cluster.produce(f"value {number}")
+            await all_alike(cluster, 1, 2, 3)
+            path = "/data/a-0/00000000000000000000.log"
+            file = cluster.disks[1].open(path)
+            cluster.disks[1].flip_bit(path, file.read_at(0, file.size()).index(b"value 1"))
+            await cluster.stop(3)
+            cluster.disks[3].remove_tree("/data/a-0")  # it must be fetched as a whole
+            cluster.fence(3)
+            await cluster.start(3, clean=False)
+            await cluster.until(lambda: cluster.partition().leader == 2, 20)
+            await cluster.until_in_sync(1, 2, 3)
+            assert (await cluster.produce("after")).error_code == 0
+            await all_alike(cluster, 1, 2, 3)
+            assert values(cluster.replica(1).log) == [b"value 0", b"value 1", b"value 2", b"after"]
+            assert cluster.brokers[1].replicas.repairs.repaired == 1
+            assert DAMAGED not in cluster.partition().directories
+
+    run(story)
+
+
+def test_a_replica_that_cannot_be_opened_is_fetched_anew() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2", segment_bytes="100")
+            for number in range(6):
+                await cluster.produce(f"value {number}")
+            await all_alike(cluster, 1, 2, 3)
+            cluster.brokers[3].logs.write_checkpoints()
+            await cluster.stop(3)
+            cluster.fence(3)
+            disk = cluster.disks[3]
+            path = "/data/a-0/00000000000000000001.log"
+            disk.flip_bit(path, disk.size(path) - 1)
+            await cluster.start(3, clean=False)
+            await cluster.until_in_sync(1, 2, 3)
+            await all_alike(cluster, 1, 2, 3)
+            await cluster.until(lambda: cluster.brokers[3].replicas.repairs.repaired == 1)
+
+    run(story)
+
+
+def test_synced_records_that_are_gone_after_a_crash_are_not_counted() -> None:
+    async def story() -> None:
+        async with running(2) as cluster:
+            cluster.create(replicas=(1, 2), min_insync_replicas="2")
+            for number in range(3):
+                await cluster.produce(f"value {number}")
+            await all_alike(cluster, 1, 2)
+            cluster.brokers[2].logs.write_checkpoints()
+            await cluster.stop(2)
+            cluster.fence(2)
+            disk = cluster.disks[2]
+            path = "/data/a-0/00000000000000000000.log"
+            disk.flip_bit(path, disk.size(path) - 1)
+            await cluster.start(2, clean=False)
+            await cluster.until(lambda: cluster.brokers[2].replicas.repairs.repaired == 1)
+            await cluster.until_in_sync(1, 2)
+            await all_alike(cluster, 1, 2)
+            assert len(values(cluster.replica(2).log)) == 3
+
+    run(story)
+
+
+def test_a_full_disk_of_a_follower_costs_nothing_but_its_place() -> None:
+    async def story() -> None:
+        async with running(replica_lag_time_max_ms="50") as cluster:
+            cluster.create(min_insync_replicas="2")
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2, 3)
+            cluster.disks[3].capacity_bytes = cluster.disks[3].used_bytes()
+            answer = asyncio.create_task(cluster.produce("two"))
+
+            def shrunk() -> bool:
+                cluster.brokers[1].replicas.shrink_isrs()
+                return set(cluster.partition().isr) == {1, 2}
+
+            await cluster.until(shrunk)
+            assert (await answer).error_code == 0
+            cluster.disks[3].capacity_bytes = None
+            await cluster.until_in_sync(1, 2, 3)
+            await all_alike(cluster, 1, 2, 3)
+
+    run(story)
+
+
+def test_a_failed_directory_is_reported_and_its_waiters_are_told() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2")
+            await cluster.produce("one")
+            cluster.disks[1].sync_error = errno.EIO
+            answer = await cluster.produce("two")
+            assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            broker = cluster.brokers[1]
+            offline = broker.offline_directories()
+            assert len(offline) == 1
+            cluster.beat(1, offline_directories=tuple(offline))
+            assert cluster.partition().leader in (2, 3)
+            assert (await cluster.produce("three")).error_code == 0
+
+    run(story)
