@@ -4,7 +4,13 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 
+from penstock.broker.context import RequestContext
+from penstock.broker.handlers import delete_records
+from penstock.controller.decision import Decision
 from penstock.model.errors import ErrorCode
+from penstock.wire.generated.delete_records import DeleteRecordsRequest
+from penstock.wire.generated.records_metadata import PartitionChangeRecord
+from tests.controller.cluster import directory
 from tests.log.logs import values
 from tests.replication.brokers import Brokers, consume_from, produce_to, running
 
@@ -263,5 +269,101 @@ def test_a_leader_that_hears_nobody_sends_its_clients_away() -> None:
             old.replicas.check_standing()
             assert not old.replicas.is_cut_off
             assert cluster.leader() is old.partitions.find("a", 0)
+
+    run(story)
+
+
+def test_numbers_of_replication() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2")
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2, 3)
+            leader = cluster.brokers[1].replicas
+            await cluster.until(lambda: leader.survey().largest_lag_records == 0)
+            assert leader.survey()[:5] == (1, 0, 0, 0, 0)
+            assert cluster.brokers[2].replicas.survey()[:2] == (0, 1)
+            assert cluster.brokers[2].replicas.counters.replicated_bytes > 60
+            await cluster.stop(3)
+            cluster.fence(3)
+            await cluster.produce("two")
+            assert leader.survey()[2:5] == (1, 0, 1)
+            (late,) = [lag for lag in leader.lags() if lag.replica == 3]
+            assert (late.records, late.is_in_sync) == (1, False)
+            assert late.seconds > 0
+
+    run(story)
+
+
+def test_a_replica_that_moves_takes_everything_along_and_leaves_nothing() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(replicas=(1, 2))
+            for number in range(3):
+                await cluster.produce(f"v{number}")
+            await all_alike(cluster, 1, 2)
+            topic = cluster.image.topic("a")
+            assert topic is not None
+
+            def change(replicas: list[int], isr: list[int] | None = None) -> Decision[None]:
+                record = PartitionChangeRecord(
+                    partition_id=0,
+                    topic_id=topic.id,
+                    replicas=replicas,
+                    isr=isr,
+                    directories=[directory(number * 10) for number in replicas],
+                )
+                return Decision([record], None)
+
+            cluster.run(lambda _: change([1, 2, 3]))
+            await cluster.until_in_sync(1, 2, 3)
+            cluster.run(lambda _: change([1, 3], [1, 3]))
+            await all_alike(cluster, 1, 3)
+            assert cluster.brokers[2].logs.get("a", 0) is None
+            assert not cluster.brokers[2].replicas.fetchers.followed_count()
+            await cluster.until(lambda: "a-0" not in cluster.disks[2].list_dir("/data"))
+            assert (await cluster.produce("after")).error_code == 0
+
+    run(story)
+
+
+def test_deleted_records_are_deleted_everywhere() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create()
+            for number in range(4):
+                await cluster.produce(f"v{number}")
+            kind = DeleteRecordsRequest
+            topics = [kind.DeleteRecordsTopic("a", [kind.DeleteRecordsPartition(0, 3)])]
+            response = await delete_records.handle(
+                cluster.brokers[1], RequestContext(21, 2), kind(topics=topics, timeout_ms=10_000)
+            )
+            row = response.topics[0].partitions[0]
+            assert (row.error_code, row.low_watermark) == (0, 3)
+            assert {cluster.replica(number).log.log_start_offset for number in (1, 2, 3)} == {3}
+
+    run(story)
+
+
+def test_followers_that_catch_up_may_be_held_back() -> None:
+    async def story() -> None:
+        settings = {
+            "leader_replication_throttled_rate": "1000",
+            "replica_fetch_wait_max_ms": "20",
+            "replica_fetch_max_bytes": "700",
+        }
+        async with running(2, **settings) as cluster:
+            cluster.create(replicas=(1, 2), min_insync_replicas="1", leader_replication_throttled_replicas="0:2")
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2)
+            await cluster.stop(2)
+            cluster.fence(2)
+            for number in range(4):
+                await cluster.produce(f"{number}" * 600)
+            began = cluster.brokers[1].clock.monotonic()
+            await cluster.start(2)
+            await cluster.until_in_sync(1, 2)
+            assert cluster.brokers[1].clock.monotonic() - began > 0.5  # 2.6 KB at 1 KB/s, one second in advance
+            assert (await cluster.produce("x" * 5_000)).error_code == 0  # in sync: not held back
 
     run(story)

@@ -12,6 +12,7 @@ Hard rules:
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.broker.isr_changes import IsrChanges
@@ -25,6 +26,7 @@ from penstock.metadata.settings import TopicSettings
 from penstock.model.errors import ErrorCode
 from penstock.replication.counters import ReplicationCounters
 from penstock.replication.partition import LeaderRules, Partition
+from penstock.replication.survey import FollowerLag, ReplicationSurvey, lags, survey
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -157,6 +159,13 @@ class ReplicaChanges:
 
     def _now_ms(self) -> int:
         return int(self._broker.clock.monotonic() * 1000)
+
+    def survey(self) -> ReplicationSurvey:
+        """How replication stands now; see also `counters`, and `offline_count` of the partition table."""
+        return survey(self._table, self._now_ms())
+
+    def lags(self) -> Iterator[FollowerLag]:
+        return lags(self._table, self._now_ms())
 
     @property
     def has_replicated(self) -> bool:
