@@ -18,13 +18,14 @@ from penstock.controller.elections import (
     decide_elect_where_leaderless,
     decide_rebalance_leaders,
 )
+from penstock.controller.features import SAFE_DOWNGRADE, FeatureUpdate, decide_update_features
 from penstock.controller.heartbeats import Heartbeat, decide_fence_broker, decide_heartbeat
 from penstock.controller.isr import Member, WantedIsr, decide_alter_partition
 from penstock.controller.partitions import MorePartitions, decide_create_partitions
 from penstock.controller.reassignment import Reassignment, decide_alter_reassignments
 from penstock.controller.topics import NewTopic, decide_create_topics, decide_delete_topics
 from penstock.metadata.delta import replay
-from penstock.metadata.features import record_version
+from penstock.metadata.features import ELR_VERSION, record_version
 from penstock.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
 from penstock.metadata.listeners import Listener
 from penstock.metadata.partition import PartitionImage
@@ -51,9 +52,15 @@ class Step:
 
 
 class Life:
-    def __init__(self, seed: int) -> None:
+    """`elr`: whether the cluster keeps eligible leader replicas."""
+
+    def __init__(self, seed: int, *, elr: bool = True) -> None:
         self.dice = random.Random(seed)
         self.cluster = Cluster(3, directories=2)
+        self.elr = elr
+        if not elr:
+            down = [FeatureUpdate(ELR_VERSION, 0, SAFE_DOWNGRADE)]
+            self.cluster.run(lambda view: decide_update_features(view.image, down))
         self.disks = {broker: tuple(directory(broker * 10 + n) for n in range(2)) for broker in BROKERS}
         self.history: list[MetadataImage] = [self.cluster.image]
         self.records: list[Any] = []
@@ -259,7 +266,7 @@ class Life:
             for number, new in enumerate(topic.partitions):
                 old = old_topic.partition(number) if old_topic is not None else None
                 key = (topic.id, number)
-                check_state(new, after, least)
+                check_state(new, after, least, self.elr)
                 if old is not None:
                     check_change(step, topic.name, old, new, changes[key], before, after, least)
                 self.check_guard(step, key, topic.name, old, new, before, after)
@@ -289,6 +296,8 @@ class Life:
         after: MetadataImage,
     ) -> None:
         """C7 and C11: of those that were complete enough stay known, until some lose what they have."""
+        if not self.elr:
+            return
         least = min(self.min_isr(after, topic), len(new.replicas))
         changed = old is not None and least != min(self.min_isr(before, topic), len(old.replicas))
         lossy = after.topic_config(topic).get("flush.mode") == "os"
@@ -339,7 +348,7 @@ def online(image: MetadataImage, broker_id: int, state: PartitionImage) -> bool:
     return broker is not None and not broker.fenced and state.directory_of(broker_id) in broker.directories
 
 
-def check_state(state: PartitionImage, image: MetadataImage, min_isr: int) -> None:
+def check_state(state: PartitionImage, image: MetadataImage, min_isr: int, has_elr: bool) -> None:
     isr, elr = set(state.isr), set(state.eligible_leader_replicas)
     replicas = set(state.replicas)
     assert len(replicas) == len(state.replicas) == len(state.directories)
@@ -347,7 +356,9 @@ def check_state(state: PartitionImage, image: MetadataImage, min_isr: int) -> No
     assert not isr & elr, "C7"
     if len(isr) >= min(min_isr, len(replicas)):
         assert not elr, "C7"
-    for member in isr:
+    assert has_elr or not elr | set(state.last_known_elr)
+    last_one_stays = not has_elr and len(isr) == 1 and state.leader < 0
+    for member in isr if not last_one_stays else ():
         assert online(image, member, state), "C4: a fenced broker, or one whose directory failed, is in no ISR"
     if state.leader >= 0:
         assert state.leader in isr, "the leader is in sync"

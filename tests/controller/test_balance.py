@@ -121,9 +121,9 @@ def test_the_clock_moves_a_bounded_number() -> None:
     cluster = Cluster(3)
     create(cluster, NewTopic("a", 12, 3))
     cluster.register(4, directories=(directory(40),))
-    assert cluster.run(lambda view: decide_balance(view.image, cluster.settings, 4)) == 4
-    assert cluster.run(lambda view: decide_balance(view.image, cluster.settings, 4)) == 0
-    assert len(list(ongoing_reassignments(cluster.image))) <= 4
+    for _ in range(2):
+        assert cluster.run(lambda view: decide_balance(view.image, cluster.settings, 4)) == 4
+        assert len(list(ongoing_reassignments(cluster.image))) <= 4
 
 
 def test_internal_topics_grow() -> None:

@@ -24,6 +24,11 @@ def test_lives(first: int) -> None:
         Life(seed).live(STEPS)
 
 
+def test_lives_without_eligible_leader_replicas() -> None:
+    for seed in range(20):
+        Life(seed, elr=False).live(STEPS)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_an_image_is_its_snapshot_and_the_log_behind_it(seed: int) -> None:
     life = Life(seed)

@@ -34,6 +34,7 @@ _LEADERS_PER_ROUND = 1_000
 _GROWING_AT_A_TIME = 20
 _ROUNDS_PER_SESSION = 12
 _WATCH_S = 0.25
+_UNCLEAN = "unclean.leader.election.enable"
 
 
 class ControllerClock:
@@ -49,6 +50,7 @@ class ControllerClock:
         self._stopped = False
         self._elections_due = True
         self._growth_due = True
+        self._balance_due = True
         self._leaders_at_ms = 0.0
         self._balance_at_ms = 0.0
         broker.driver.add_listener(self._follow)
@@ -92,7 +94,7 @@ class ControllerClock:
         if not is_active:
             self._watch()
         elif not self._stopped:
-            self._elections_due = self._growth_due = True
+            self._elections_due = self._growth_due = self._balance_due = True
             self._begin_sessions()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -127,11 +129,12 @@ class ControllerClock:
         if self._watching is None and not self._broker.driver.is_active:
             self._watch()
         if delta.changed_brokers:
-            self._growth_due = True
-        if delta.changed_configs:
+            self._growth_due = self._balance_due = True
+        if any(values.get(_UNCLEAN) == "true" for values in delta.changed_configs.values()):
             self._elections_due = True
-        if any(change.name in INTERNAL_TOPICS for change in delta.topic_changes.values()):
-            self._growth_due = True
+        for change in delta.topic_changes.values():
+            self._growth_due |= change.name in INTERNAL_TOPICS
+            self._balance_due |= change.created
 
     # -- rounds ---------------------------------------------------------------------------------------------------
 
@@ -178,12 +181,13 @@ class ControllerClock:
         if settings.auto_leader_rebalance_enable and now_ms >= self._leaders_at_ms:
             self._leaders_at_ms = now_ms + settings.leader_imbalance_check_interval_seconds * 1000
             await self._decide(lambda view: decide_rebalance_leaders(view.image, settings, _LEADERS_PER_ROUND))
-        if settings.cluster_balance_enable and now_ms >= self._balance_at_ms:
+        if settings.cluster_balance_enable and self._balance_due and now_ms >= self._balance_at_ms:
             self._balance_at_ms = now_ms + settings.cluster_balance_interval_ms
             most = settings.cluster_balance_max_moves
-            moves = await self._decide(lambda view: decide_balance(view.image, settings, most))
-            if moves:
-                log.info("%d partitions are on the way to other brokers", moves)
+            moving = await self._decide(lambda view: decide_balance(view.image, settings, most))
+            self._balance_due = moving > 0  # else all is even until brokers or topics come
+            if moving:
+                log.info("%d partitions are on the way to other brokers", moving)
 
     async def _fence(self, broker_id: int, epoch: int, why: str) -> None:
         settings, known = self._broker.settings, self._broker.image.brokers.get(broker_id)

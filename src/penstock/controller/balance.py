@@ -61,10 +61,10 @@ def undrainable(image: MetadataImage, broker_ids: Collection[int]) -> Iterator[t
 
 
 def decide_balance(image: MetadataImage, settings: BrokerSettings, most: int) -> Decision[int]:
-    """Starts what the plan says, so that no more than `most` partitions are on the move; answers how many began."""
-    free = most - sum(1 for _ in ongoing_reassignments(image))
-    moves = plan_balance(image, free) if free > 0 and len(image.usable_brokers()) > 1 else []
-    return Decision(decide_alter_reassignments(image, moves, settings).records, len(moves))
+    """Starts what the plan says, so that no more than `most` are on the move; answers how many then are."""
+    moving = sum(1 for _ in ongoing_reassignments(image))
+    moves = plan_balance(image, most - moving) if moving < most and len(image.usable_brokers()) > 1 else []
+    return Decision(decide_alter_reassignments(image, moves, settings).records, moving + len(moves))
 
 
 def _settled(image: MetadataImage) -> Iterator[tuple[str, int, PartitionImage]]:
