@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.metadata.image import METADATA_TOPIC
 from penstock.model.errors import ErrorCode
+from penstock.model.ids import ZERO_UUID
 from penstock.quorum.core import Quorum
 from penstock.quorum.election_state import ReplicaKey
 from penstock.quorum.leader import Leader
@@ -32,7 +33,18 @@ async def handle(
     for topic in request.topics:
         rows = [_partition(broker, topic.topic_name, each.partition_index) for each in topic.partitions]
         topics.append(DescribeQuorumResponse.TopicData(topic.topic_name, rows))
+    if context.api_version < 2:
+        _leave_directories_out(topics)
+        return DescribeQuorumResponse(topics=topics)
     return DescribeQuorumResponse(topics=topics, nodes=_nodes(broker))
+
+
+def _leave_directories_out(topics: list[DescribeQuorumResponse.TopicData]) -> None:
+    """Version 1 has no room for them."""
+    for topic in topics:
+        for row in topic.partitions:
+            for state in (*row.current_voters, *row.observers):
+                state.replica_directory_id = ZERO_UUID
 
 
 def _partition(broker: "Broker", topic: str, index: int) -> _PartitionData:
