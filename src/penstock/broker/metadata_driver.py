@@ -27,6 +27,7 @@ from penstock.broker.metadata_store import (
 from penstock.broker.quorum_addresses import Address, AddressBook, Place, Sender
 from penstock.broker.quorum_runner import QuorumRunner, Transport
 from penstock.log.directory import LogDirectory
+from penstock.log.sync import NO_SPACE_ERRORS
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.features import record_version
 from penstock.metadata.image import BROKER_RESOURCE, MetadataImage
@@ -58,6 +59,7 @@ LeadershipListener = Callable[[bool], None]
 _RECORDS_PER_TURN = 1_000
 _FAREWELL_S = 0.3  # how long a leader that stops waits for the others to hear of it
 _LAST_COMMIT_S = 2.0
+_NO_SPACE_RETRY_S = 0.5
 
 
 class MetadataUnavailable(Exception):
@@ -332,7 +334,18 @@ class MetadataDriver:
     # --- what the quorum asks for (`MetadataKeeper`) ----------------------------------------------------------
 
     async def persist(self, state: ElectionState) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._pool, self._store.write_election_state, state)
+        """On a full disk it waits for room: who cannot remember its vote has none yet, but need not give up."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await loop.run_in_executor(self._pool, self._store.write_election_state, state)
+            except OSError as error:
+                if error.errno not in NO_SPACE_ERRORS:
+                    raise
+                log.warning("the election state waits for room on the disk: %s", error)
+                await asyncio.sleep(_NO_SPACE_RETRY_S)
+            else:
+                return
 
     def append_control(self, change: LeaderChange | VotersChange) -> int | Refusal:
         now_ms = self._store.clock.now_ms()
