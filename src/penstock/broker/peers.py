@@ -28,6 +28,7 @@ CONNECT_TIMEOUT_MS = 2_000.0
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.2
 _IDLE_S = 60.0
+_CUT_OFF_LOOK_S = 0.05
 
 
 class PeerUnreachable(Exception):
@@ -134,9 +135,10 @@ class Peers:
 
     async def _connected(self, address: Address, channel: str, deadline: float) -> Requester:
         loop = asyncio.get_running_loop()
-        if self.is_cut_off is not None and self.is_cut_off(address):
-            await asyncio.sleep(max(0.0, deadline - loop.time()))
-            raise RequestFailed(f"nothing gets through to {address[0]}:{address[1]}")
+        while self.is_cut_off is not None and self.is_cut_off(address):
+            if loop.time() >= deadline:
+                raise RequestFailed(f"nothing gets through to {address[0]}:{address[1]}")
+            await asyncio.sleep(min(_CUT_OFF_LOOK_S, max(0.0, deadline - loop.time())))
         peer = self._peers.get((address, channel))
         if peer is None:
             peer = self._peers[address, channel] = _Peer()
