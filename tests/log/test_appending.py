@@ -7,6 +7,7 @@ import pytest
 from penstock.log.appending import AppendResult
 from penstock.log.config import LogConfig
 from penstock.log.partition_log import PartitionLog
+from penstock.log.producers import BATCHES_KEPT
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.records.batch import LOG_APPEND_TIME, crc_is_valid, parse_header, patch_crc
 from penstock.records.builder import build_batch
@@ -139,14 +140,27 @@ def test_compacted_topics_need_keys() -> None:
 
 def test_duplicates_are_answered_with_their_first_offset() -> None:
     log = new_log()
-    for sequence in range(0, 14, 2):
+    end = 2 * BATCHES_KEPT + 4
+    for sequence in range(0, end, 2):
         assert produce(log, sequence, count=2).base_offset == sequence
-    for sequence in range(4, 14, 2):  # the last five batches
+    for sequence in range(4, end, 2):  # the last batches: more than a producer has in flight to one leader
         again = produce(log, sequence, count=2)
         assert (again.duplicate, again.base_offset, again.end_offset) == (True, sequence, sequence + 2)
-    assert code_of(produce(log, 2, count=2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert code_of(produce(log, 12, count=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert log.end_offset == 14
+    for sequence in (0, 2):  # in the log, but nobody knows where
+        assert code_of(produce(log, sequence, count=2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert code_of(produce(log, end - 2, count=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code_of(produce(log, end + 2, count=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.end_offset == end
+
+
+def test_old_duplicates_are_known_across_the_wrap_of_sequences() -> None:
+    log = new_log()
+    first = 2**31 - 3
+    for at in range(BATCHES_KEPT + 2):
+        assert produce(log, (first + at) % 2**31).base_offset == at
+    assert code_of(produce(log, first)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert produce(log, (first + 2) % 2**31).base_offset == 2
+    assert code_of(produce(log, (first + BATCHES_KEPT + 3) % 2**31)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_gaps_are_refused() -> None:

@@ -1,6 +1,6 @@
 """Producer snapshots (`<offset>.snapshot`): the producer state before an offset, in Kafka's format, version 1.
 
-The format keeps only the last batch of each producer; the window of five is refilled from the log's end on load.
+The format keeps only the last batch of each producer; the window of the last few is refilled from the log on load.
 """
 
 import struct

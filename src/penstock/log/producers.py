@@ -1,6 +1,6 @@
 """What a partition remembers of its idempotent and transactional producers.
 
-Per producer id: the epoch, the last five batches (to answer duplicates with their original offset), and the open
+Per producer id: the epoch, the last batches (to answer duplicates with their original offset), and the open
 transaction if there is one. The state is a function of the log: it is rebuilt by replaying batch headers behind
 the latest snapshot. Rules are those of Kafka's ProducerStateManager.
 """
@@ -10,8 +10,9 @@ from typing import NamedTuple
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.records.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 
-BATCHES_KEPT = 5
-"""Producers may have five requests in flight."""
+BATCHES_KEPT = 15
+"""Producers may have five requests in flight to a broker. While the leadership moves they may have as many at the
+leader before and the one before that; all of them may be in the log when the oldest is sent again."""
 NO_OFFSET = -1
 NO_OPEN_OFFSET = 2**63 - 1
 NO_COORDINATOR_EPOCH = -1
@@ -105,6 +106,11 @@ class ProducerStates:
         for batch in entry.batches:
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
                 return batch
+        if len(entry.batches) == BATCHES_KEPT and _is_before(last_sequence, entry.batches[0].base_sequence):
+            return Refusal(
+                ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+                f"producer {producer_id} (epoch {producer_epoch}) wrote sequence {base_sequence} long ago",
+            )
         return _refuse_sequence(producer_id, producer_epoch, base_sequence, f"the last one is {last}")
 
     def replay_data(
@@ -214,6 +220,11 @@ class ProducerStates:
         if self._ongoing is None:
             self._ongoing = {}
         self._ongoing[producer_id] = first_offset
+
+
+def _is_before(sequence: int, other: int) -> bool:
+    """Sequences wrap around."""
+    return 0 < (other - sequence) & _MAX_SEQUENCE < _MAX_SEQUENCE // 2
 
 
 def _refuse_sequence(producer_id: int, epoch: int, sequence: int, why: str) -> Refusal:
