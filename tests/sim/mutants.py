@@ -1,7 +1,8 @@
 """Bugs put into the real code on purpose. A simulator that does not find them proves little.
 
 Each has a name, the rule it breaks, the kinds of fault it takes, and a budget of seeds within which it has to be
-found. `ELSEWHERE` lists those that other rooms keep for their own, faster worlds.
+found. Those of other rooms are borrowed by name: they find them in worlds of their own, here they have to show in a
+whole cluster. The others of `tests/quorum`, `tests/replication` and `tests/controller` are found there only.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from penstock.log.producers import ProducerStates
 from penstock.replication.partition import Partition
 
 POWER = ("power_loss", "power_loss_in_operation", "power_loss_of_all")
+DARK = (*POWER, "isolate", "slow_disk")
+ROUGH = ("kill", "pause", "isolate", "cut_two_ways", "power_loss_of_all", "slow_disk")
 
 
 class Mutant(NamedTuple):
@@ -119,6 +122,45 @@ def _watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "_advance", back)
 
 
+def _vote_not_persisted(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker.metadata_store import MetadataStore
+
+    patch.setattr(MetadataStore, "write_election_state", lambda *_: None)
+
+
+def _quorum(name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    def put_in(patch: pytest.MonkeyPatch) -> None:
+        from tests.quorum.mutants import MUTANTS as QUORUM
+
+        mistake: Any = QUORUM[name]()
+        patch.setattr(mistake.getter(), mistake.attribute, mistake.new)
+
+    return put_in
+
+
+def _replication(name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    def put_in(patch: pytest.MonkeyPatch) -> None:
+        from tests.replication.test_mutants import MUTANTS as REPLICATION
+
+        REPLICATION[name](patch.setattr)
+
+    return put_in
+
+
+def _controller(name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    def put_in(patch: pytest.MonkeyPatch) -> None:
+        from penstock.controller import broker_changes, brokers, heartbeats
+        from tests.controller.test_lives import MUTANTS as CONTROLLER
+
+        where, attribute, mistake = CONTROLLER[name]
+        patch.setattr(where, attribute, mistake)
+        for module in (heartbeats, brokers) if where is broker_changes else ():  # imported by name there
+            if hasattr(module, attribute):
+                patch.setattr(module, attribute, mistake)
+
+    return put_in
+
+
 MUTANTS = (
     Mutant("acknowledged-before-fsync", "P4/R10", 1, 20, POWER, _count_unsynced),
     Mutant("small-files-not-synced", "R3", 1, 10, POWER, _small_files_unsynced),
@@ -132,4 +174,24 @@ MUTANTS = (
     Mutant("aborted-transactions-shown", "G1a", 1, 20, (), _aborted_forgotten),
     Mutant("crc-not-looked-at", "P11", 1, 150, POWER, _crc_not_looked_at),
     Mutant("watermark-goes-back", "P6", 1, 10, (), _watermark_goes_back),
+    Mutant("vote-not-persisted", "R3", 3, 40, DARK, _vote_not_persisted),
+    Mutant("vote-ignores-freshness", "R4", 3, 40, ROUGH, _quorum("a vote ignores how fresh the log is (R4)")),
+    Mutant("quorum-takes-any-answer", "R11", 3, 40, ROUGH, _quorum("any answer counts (R11)")),
+    Mutant("quorum-never-compares-logs", "R6", 3, 40, ROUGH, _quorum("no check for divergence (R6)")),
+    Mutant("quorum-fetches-before-fsync", "R5", 3, 40, DARK, _quorum("a follower fetches before fsync (R5)")),
+    Mutant("quorum-counts-unsynced", "R5", 3, 40, DARK, _quorum("a leader counts its own bytes before fsync (R5)")),
+    Mutant("quorum-commits-old-epochs", "R9", 5, 40, ROUGH, _quorum("entries of old epochs are committed (R9)")),
+    Mutant("cut-by-watermark", "P8", 3, 40, ROUGH, _replication("logs are truncated by the watermark")),
+    Mutant("joins-wherever-it-is", "P5", 3, 40, ROUGH, _replication("a follower joins wherever it is")),
+    Mutant("min-isr-not-looked-at", "P4", 3, 40, ROUGH, _replication("min.insync.replicas is not looked at")),
+    Mutant("proposed-isr", "P3", 3, 40, ROUGH, _replication("the proposed in-sync set counts, not the maximal")),
+    Mutant("replicas-never-compared", "P8", 3, 40, ROUGH, _replication("the leader does not compare logs")),
+    Mutant("appends-before-agreement", "P8", 3, 40, ROUGH, _replication("the follower appends before logs agree")),
+    Mutant("follower-counts-before-fsync", "P13", 3, 40, DARK, _replication("a follower counts before its fsync")),
+    Mutant("leader-counts-before-fsync", "P13", 3, 40, DARK, _replication("a leader counts before its fsync")),
+    Mutant("old-fetches-count", "P4", 3, 40, ROUGH, _replication("fetches of other epochs count")),
+    Mutant("waiters-outlive-leadership", "P18", 3, 40, ROUGH, _replication("waiters outlive the leadership")),
+    Mutant("any-replica-elected", "C6", 3, 40, ROUGH, _controller("any replica is elected")),
+    Mutant("fenced-stay-in-sync", "C4", 3, 40, ROUGH, _controller("fencing leaves followers in the ISR")),
+    Mutant("any-incarnation-joins", "C3", 3, 40, ROUGH, _controller("AlterPartition takes any incarnation")),
 )

@@ -5,6 +5,7 @@ last look is compared in full. Names of rules are those of the invariants: R the
 the partitions.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.metadata.image import MetadataImage
@@ -21,17 +22,43 @@ if TYPE_CHECKING:
     from penstock.sim.world import World
 
 
+_REFRESH_LOOKS = 64
+"""After so many looks the list of a node's partitions is made anew; when their number changes, at once."""
+
+
+class _SeenPartition:
+    __slots__ = ("end_offset", "high_watermark", "is_leader", "leader_epoch", "partition")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.high_watermark = self.end_offset = self.leader_epoch = -1
+        self.is_leader = False
+
+
 class _Seen:
     """What a node was like at the last look, in one life."""
 
-    __slots__ = ("durable_epoch", "image", "life", "partitions", "quorum")
+    __slots__ = ("durable_epoch", "epoch", "high_watermark", "image", "life", "looks", "partitions", "role")
 
     def __init__(self, life: int, durable_epoch: int) -> None:
         self.life = life
+        self.looks = 0
         self.image: MetadataImage | None = None
-        self.quorum: tuple[object, ...] = ()
+        self.role: object = None
+        self.epoch = -1
+        self.high_watermark: int | None = None
         self.durable_epoch = durable_epoch
-        self.partitions: dict[TopicPartition, tuple[Partition, int, int, int, bool]] = {}
+        self.partitions: dict[TopicPartition, _SeenPartition] = {}
+
+    def refresh(self, partitions: Iterable[Partition]) -> None:
+        known = self.partitions
+        self.partitions = {}
+        for partition in partitions:
+            key = (partition.topic, partition.index)
+            seen = known.get(key)
+            if seen is None or seen.partition is not partition:
+                seen = _SeenPartition(partition)
+            self.partitions[key] = seen
 
 
 class Law:
@@ -40,7 +67,6 @@ class Law:
         self._machines = {machine.name: machine for machine in world.machines.values()}
         self._ids = {int(machine.settings["node.id"]): machine for machine in world.machines.values()}
         self._seen: dict[str, _Seen] = {}
-        self.looks = 0
         self.metadata = GhostLog("__cluster_metadata-0", "R6")
         self.partitions: dict[TopicPartition, GhostLog] = {}
         self.newest = MetadataImage()
@@ -55,12 +81,21 @@ class Law:
             return
         broker = probe.broker_of(machine)
         if broker is not None:
-            self.looks += 1
             seen = self._seen_of(machine)
             self._look_at_quorum(machine, broker, seen)
-            self._look_at_image(machine, broker, seen)
-            for partition in probe.partitions_of(broker):
-                self._look_at_partition(machine, partition, seen)
+            if broker.driver.image is not seen.image:
+                self._look_at_image(machine, broker, seen)
+            seen.looks += 1
+            if seen.looks % _REFRESH_LOOKS == 1 or len(broker.partitions) != len(seen.partitions):
+                seen.refresh(probe.partitions_of(broker))
+            for known in seen.partitions.values():
+                partition = known.partition
+                if (
+                    partition.high_watermark != known.high_watermark
+                    or partition.leader_epoch != known.leader_epoch
+                    or (partition.log.is_loaded and partition.log.end_offset != known.end_offset)
+                ):
+                    self._look_at_partition(machine, known)
 
     def _seen_of(self, machine: "Machine") -> _Seen:
         seen = self._seen.get(machine.name)
@@ -75,14 +110,15 @@ class Law:
 
     def _look_at_quorum(self, machine: "Machine", broker: "Broker", seen: _Seen) -> None:
         quorum = probe.quorum_of(broker)
-        if quorum is None:
+        if quorum is None or (
+            quorum.role is seen.role
+            and quorum.election.epoch == seen.epoch
+            and quorum.high_watermark == seen.high_watermark
+        ):
             return
-        now = (quorum.role, quorum.epoch, quorum.high_watermark)
-        if now == seen.quorum:
-            return
-        before, seen.quorum = seen.quorum, now
-        if not before or before[0] is not quorum.role:
+        if seen.role is not quorum.role:
             self._world.note(machine.name, f"is {type(quorum.role).__name__} in epoch {quorum.epoch}")
+        seen.role, seen.epoch, seen.high_watermark = quorum.role, quorum.epoch, quorum.high_watermark
         if quorum.leader is not None:
             known = self._leaders.setdefault(quorum.epoch, machine.name)
             if known != machine.name:
@@ -102,8 +138,6 @@ class Law:
 
     def _look_at_image(self, machine: "Machine", broker: "Broker", seen: _Seen) -> None:
         image = broker.image
-        if image is seen.image:
-            return
         if seen.image is not None and image.end_offset < seen.image.end_offset:
             raise Violation(f"C1: {machine.name} went back from {seen.image.end_offset} to {image.end_offset}")
         seen.image = image
@@ -137,25 +171,22 @@ class Law:
 
     # -- partitions -----------------------------------------------------------------------------------------------
 
-    def _look_at_partition(self, machine: "Machine", partition: Partition, seen: _Seen) -> None:
+    def _look_at_partition(self, machine: "Machine", known: _SeenPartition) -> None:
+        partition = known.partition
         log, high_watermark = partition.log, partition.high_watermark
         if not log.is_loaded or log.offline is not None or log.is_deleted:
             return
-        is_leader = getattr(partition, "is_leader", True)
-        now = (partition, high_watermark, log.end_offset, partition.leader_epoch, is_leader)
-        key = (partition.topic, partition.index)
-        before = seen.partitions.get(key)
-        if now == before:
-            return
-        seen.partitions[key] = now
+        before, was_leader = known.high_watermark, known.is_leader
+        known.high_watermark, known.end_offset = high_watermark, log.end_offset
+        known.leader_epoch, known.is_leader = partition.leader_epoch, partition.is_leader
         where = f"{partition.topic}-{partition.index}"
         if high_watermark > log.end_offset:
             raise Violation(f"P11: {machine.name} shows {where} up to {high_watermark}, it ends at {log.end_offset}")
-        if before is not None and before[0] is partition and before[4] and is_leader and high_watermark < before[1]:
-            raise Violation(f"P6: the watermark of {where} on its leader went from {before[1]} to {high_watermark}")
-        ghost = self.partitions.get(key)
+        if was_leader and partition.is_leader and high_watermark < before:
+            raise Violation(f"P6: the watermark of {where} on its leader went from {before} to {high_watermark}")
+        ghost = self.partitions.get((partition.topic, partition.index))
         if ghost is None:
-            ghost = self.partitions[key] = GhostLog(where, "P11")
+            ghost = self.partitions[partition.topic, partition.index] = GhostLog(where, "P11")
         if "compact" not in log.config.cleanup_policy:
             ghost.shows(machine.name, log, high_watermark)
         self._check_maximal_isr(machine, partition, where)
