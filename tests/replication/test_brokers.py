@@ -367,3 +367,37 @@ def test_followers_that_catch_up_may_be_held_back() -> None:
             assert (await cluster.produce("x" * 5_000)).error_code == 0  # in sync: not held back
 
     run(story)
+
+
+def test_a_restarted_broker_leads_nothing_by_an_image_from_before() -> None:
+    """The image it starts with says that it leads alone; in truth others went on without it."""
+
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="1")
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2, 3)
+            for number in (2, 3):
+                await cluster.stop(number)
+                cluster.fence(number)
+            assert set(cluster.partition().isr) == {1}
+            old = list(cluster.history)
+            for number in (2, 3):
+                await cluster.start(number)
+            await cluster.until_in_sync(1, 2, 3)
+            await cluster.stop(1)
+            cluster.fence(1)
+            assert (await cluster.produce("two")).error_code == 0
+            cluster.deaf = {1}
+            await cluster.start(1)  # registered, but all it has replayed is old
+            restarted = cluster.brokers[1]
+            restarted.driver.follow(old)  # type: ignore[attr-defined]
+            assert not restarted.replicas.may_lead()
+            row = await produce_to(restarted, "alone")
+            assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            cluster.deaf.clear()
+            cluster.publish()
+            await cluster.until_in_sync(1, 2, 3)
+            await all_alike(cluster, 1, 2, 3)
+
+    run(story)

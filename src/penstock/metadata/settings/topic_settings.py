@@ -96,11 +96,11 @@ class TopicSettings(Struct, frozen=True, kw_only=True):
     unclean_leader_election_enable: Annotated[bool, follows("unclean.leader.election.enable")]
     follower_replication_throttled_replicas: Annotated[
         tuple[str, ...],
-        List("Replicas that catch up at follower.replication.throttled.rate, as partition:broker, or *"),
+        List("Replicas that catch up at follower.replication.throttled.rate: partition:broker, or * for all."),
     ] = ()
     leader_replication_throttled_replicas: Annotated[
         tuple[str, ...],
-        List("Replicas that are caught up with at leader.replication.throttled.rate, as partition:broker, or *"),
+        List("Replicas served at leader.replication.throttled.rate: partition:broker, or * for all."),
     ] = ()
     remote_log_copy_disable: Annotated[
         bool, Bool("Stop copying segments to object storage.", no_effect=_NO_TIERING)
