@@ -39,8 +39,8 @@ class ReplicaThrottles:
         state = partition.leader_state
         if state is None or replica_id in state.isr:
             return False
-        named = self._settings_of(partition).leader_replication_throttled_replicas
-        return names_replica(named, partition.index, replica_id)
+        settings = self._settings_of(partition)
+        return names_replica(settings.leader_replication_throttled_replicas, partition.index, replica_id)
 
     # -- as follower ------------------------------------------------------------------------------------------------
 
@@ -57,8 +57,8 @@ class ReplicaThrottles:
         state = broker.image.partition(partition.topic, partition.index)
         if state is None or broker.node_id in state.isr:
             return False
-        named = self._settings_of(partition).follower_replication_throttled_replicas
-        return names_replica(named, partition.index, broker.node_id)
+        settings = self._settings_of(partition)
+        return names_replica(settings.follower_replication_throttled_replicas, partition.index, broker.node_id)
 
     def fetched(self, partition: Partition, size_bytes: int) -> None:
         if self.throttles(partition):
