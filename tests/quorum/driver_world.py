@@ -6,6 +6,7 @@ files, images and snapshots are at stake, with many lives per second.
 
 import asyncio
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from penstock.broker.controller_service import ControllerService
@@ -60,7 +61,7 @@ class DriverMachine:
             store,
             settings,
             bytes([self.number]) * 16,
-            None,
+            ThreadPoolExecutor(4),  # the loop knows it by its identity only
             self._failed,
             transport=DriverNetwork(self.world, self),
             rng=rng,
@@ -231,12 +232,12 @@ class DriverWorld:
     async def settle(self) -> None:
         """A last change reaches everybody, and everybody has every answered one."""
         deadline = self.loop.time() + 60
-        last = -1
+        before, last = self.made, -1
         while True:
             assert self.loop.time() < deadline, f"seed {self.seed}: not well again: {self.story()}"
             if last < 0:
                 await self.change()
-                last = self.made if self.made in self.answered.values() else -1
+                last = self.made if self.made > before and self.made in self.answered.values() else -1
             elif self.agree():
                 break
             await asyncio.sleep(0.05)
