@@ -154,6 +154,17 @@ def test_controlled_shutdown() -> None:
     assert not cluster.image.brokers[1].in_controlled_shutdown
 
 
+def test_who_is_about_to_stop_does_not_keep_others_from_leading() -> None:
+    cluster = three()
+    cluster.beat(3, want_shut_down=True)
+    cluster.fence(2)
+    cluster.beat(2)
+    assert cluster.partition().isr == (1,)
+    cluster.beat(1, want_shut_down=True)
+    assert cluster.partition().leader == 2, "2 left last, and is eligible"
+    assert set(cluster.partition().eligible_leader_replicas) == {1}
+
+
 def test_a_broker_that_is_alone_may_stop_at_once() -> None:
     cluster = Cluster()
     create(cluster, NewTopic("a", 10, 1))

@@ -149,6 +149,11 @@ class PartitionChange:
 
     def _elect(self) -> None:
         leader = self._clean_leader()
+        if leader == NO_LEADER and self.isr and self._elr_enabled:
+            # Those in sync are about to stop, and none of them leads: they stay eligible, beside the others.
+            self.isr = ()
+            self._settle_elr()
+            leader = self._clean_leader()
         if leader == NO_LEADER:
             leader = self._unclean_leader()
             if leader != NO_LEADER:
