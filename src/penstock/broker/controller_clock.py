@@ -12,16 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.broker.metadata_driver import MetadataUnavailable
-from penstock.controller.balance import decide_balance
 from penstock.controller.brokers import decide_bootstrap
 from penstock.controller.counters import ControllerCounters
 from penstock.controller.decision import Decision, View
-from penstock.controller.elections import decide_elect_where_leaderless, decide_rebalance_leaders
 from penstock.controller.heartbeats import decide_fence_broker
-from penstock.controller.internal_topics import decide_grow_internal_topics
 from penstock.controller.liveness import Liveness
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import INTERNAL_TOPICS, MetadataImage
+from penstock.metadata.settings import BrokerSettings
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -167,21 +165,37 @@ class ControllerClock:
         for broker_id, epoch in self.liveness.expired(brokers.values(), now_ms, settings.broker_session_timeout_ms):
             if broker_id != broker.node_id:  # this process is alive; its broker says so itself if it is not well
                 await self._fence(broker_id, epoch, "nothing was heard of it for a session")
+        await self._elect(settings)
+        await self._grow(settings)
+        await self._rebalance(now_ms, settings)
+
+    # What follows is imported when first needed: a node that is alone never does.
+
+    async def _elect(self, settings: BrokerSettings) -> None:
+        """Tries again where there is no leader, after a setting has come to allow more."""
         if self._elections_due:
+            from penstock.controller.elections import decide_elect_where_leaderless
+
             self._elections_due = False
             await self._decide(lambda view: decide_elect_where_leaderless(view.image, settings))
+
+    async def _grow(self, settings: BrokerSettings) -> None:
         if self._growth_due:
+            from penstock.controller.internal_topics import decide_grow_internal_topics
+
             self._growth_due = False
             if await self._decide(lambda view: decide_grow_internal_topics(view.image, settings, _GROWING_AT_A_TIME)):
                 self._growth_due = True
-        await self._rebalance(now_ms)
 
-    async def _rebalance(self, now_ms: float) -> None:
-        settings = self._broker.settings
+    async def _rebalance(self, now_ms: float, settings: BrokerSettings) -> None:
         if settings.auto_leader_rebalance_enable and now_ms >= self._leaders_at_ms:
+            from penstock.controller.elections import decide_rebalance_leaders
+
             self._leaders_at_ms = now_ms + settings.leader_imbalance_check_interval_seconds * 1000
             await self._decide(lambda view: decide_rebalance_leaders(view.image, settings, _LEADERS_PER_ROUND))
         if settings.cluster_balance_enable and self._balance_due and now_ms >= self._balance_at_ms:
+            from penstock.controller.balance import decide_balance
+
             self._balance_at_ms = now_ms + settings.cluster_balance_interval_ms
             most = settings.cluster_balance_max_moves
             moving = await self._decide(lambda view: decide_balance(view.image, settings, most))
