@@ -117,7 +117,7 @@ class FaultRounds(AbstractContextManager["FaultRounds"]):
                             found[client.ledger.name][partition] = at - since
             return all(len(partitions) == PARTITIONS for partitions in found.values())
 
-        eventually(complete, PROGRESS_S, interval=0.01, message=f"no acknowledgement: {dict(found)}; {self.state()}")
+        _wait(complete, lambda: f"no acknowledgement: {dict(found)}; {self.view.partitions(TOPIC)}")
         return found
 
     def groups_go_on(self) -> None:
@@ -131,13 +131,7 @@ class FaultRounds(AbstractContextManager["FaultRounds"]):
                 for group, before in goals
             )
 
-        def lag() -> str:
-            return ", ".join(f"{group.name} {group.committed} {group.next_offset}" for group in groups)
-
-        eventually(complete, PROGRESS_S, interval=0.02, message=f"a group does not go on: {lag()}; {self.state()}")
-
-    def state(self) -> str:
-        return f"{self.view.partitions(TOPIC)}"
+        _wait(complete, lambda: f"a group does not go on: {[(g.name, g.committed, g.next_offset) for g in groups]}")
 
     # -- a round ----------------------------------------------------------------------------------------------------
 
@@ -183,14 +177,13 @@ class FaultRounds(AbstractContextManager["FaultRounds"]):
 
     def _groups_read_everything(self) -> None:
         ends = {
-            partition: max(client.ledger.acknowledged[partition][-1].offset for client in self.clients) + 1
+            partition: max(a.offset for client in self.clients for a in client.ledger.acknowledged[partition]) + 1
             for partition in range(PARTITIONS)
         }
         groups = [group for client in self.clients for group in client.groups.values()]
-        eventually(
+        _wait(
             lambda: all(group.committed.get(p, 0) >= end for group in groups for p, end in ends.items()),
-            PROGRESS_S,
-            message=f"groups do not get to the end {ends}: {[(g.name, g.committed) for g in groups]}",
+            lambda: f"groups do not get to the end {ends}: {[(group.name, group.committed) for group in groups]}",
         )
 
     def table(self) -> str:
@@ -204,3 +197,10 @@ class FaultRounds(AbstractContextManager["FaultRounds"]):
                 f"{kind:>24}: {len(worst)} rounds, median {worst[len(worst) // 2]:.2f} s, worst {worst[-1]:.2f} s"
             )
         return "\n".join(lines)
+
+
+def _wait(complete: Callable[[], bool], describe: Callable[[], str]) -> None:
+    try:
+        eventually(complete, PROGRESS_S, interval=0.01)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {describe()}") from None

@@ -44,6 +44,7 @@ class ControllerClock:
         self._broker = broker
         self._task: asyncio.Task[None] | None = None
         self._former_id: int | None = None
+        self._former_heard_ms = 0.0
         self._watching: asyncio.TimerHandle | None = None
         self._stopped = False
         self._elections_due = True
@@ -98,11 +99,13 @@ class ControllerClock:
 
     def _begin_sessions(self) -> None:
         """Everybody has a whole session, but for the controller before this one: nobody is elected while it is heard
-        of, so its silence has lasted for the quorum's timeout already."""
-        silent_ms = self._broker.settings.controller_quorum_fetch_timeout_ms
+        of, so its silence has lasted for the quorum's timeout already, and for as long as the election took. Not
+        more than as long again is counted: this node may have been asleep."""
+        timeout_ms, now_ms = self._broker.settings.controller_quorum_fetch_timeout_ms, self.now_ms()
+        silent_ms = min(2.0 * timeout_ms, max(timeout_ms, now_ms - self._former_heard_ms))
         for broker in self._broker.image.brokers.values():
             former = broker.id == self._former_id
-            self.liveness.touch(broker.id, broker.epoch, self.now_ms() - (silent_ms if former else 0))
+            self.liveness.touch(broker.id, broker.epoch, now_ms - (silent_ms if former else 0))
 
     def _watch(self) -> None:
         """Remembers who is the active controller, for the day when this node takes over from it."""
@@ -111,6 +114,7 @@ class ControllerClock:
         if not driver.is_active and not self._stopped:
             if driver.leader_id not in (None, self._broker.node_id):
                 self._former_id = driver.leader_id
+                self._former_heard_ms = self.now_ms() - (driver.silence_ms or 0.0)
             self._watching = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
     async def stop(self) -> None:

@@ -206,9 +206,15 @@ class Lifecycle:
             if self._want_shut_down:
                 self._handed_over.set()
             return False
-        self.heard_at = sent_at
+        self.heard_at = max(self.heard_at, min(sent_at, self._followed_at()))
         self._note(answer)
         return True
+
+    def _followed_at(self) -> float:
+        """A controller in this process speaks for the cluster only as long as a majority follows it."""
+        broker = self._broker
+        silence_ms = broker.driver.silence_ms if broker.driver.is_active else None
+        return broker.clock.monotonic() - (silence_ms or 0.0) / 1000
 
     def _note(self, answer: BrokerHeartbeatResponse) -> None:
         if answer.is_fenced and not self.is_fenced:

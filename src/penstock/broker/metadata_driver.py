@@ -16,16 +16,12 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.broker.metadata_changes import delta_between
+from penstock.broker.metadata_changes import RECORDS_PER_TURN, delta_between, replay_in_turns
 from penstock.broker.metadata_snapshots import SnapshotSchedule
-from penstock.broker.metadata_store import (
-    LoadedMetadata,
-    MetadataStore,
-    MetadataUnreadable,
-    next_offset,
-)
+from penstock.broker.metadata_store import MetadataStore, MetadataUnreadable, next_offset
 from penstock.broker.quorum_addresses import Address, AddressBook, Place, Sender
 from penstock.broker.quorum_runner import QuorumRunner, Transport
+from penstock.broker.quorum_start import build_core, reachable_endpoints
 from penstock.log.directory import LogDirectory
 from penstock.log.sync import NO_SPACE_ERRORS
 from penstock.metadata.delta import MetadataDelta
@@ -33,17 +29,15 @@ from penstock.metadata.features import record_version
 from penstock.metadata.image import BROKER_RESOURCE, MetadataImage
 from penstock.metadata.settings import BrokerSettings, SettingError
 from penstock.model.errors import ErrorCode, Refusal
-from penstock.model.ids import ZERO_UUID
 from penstock.model.ports import Rng, SystemRng
 from penstock.quorum.bundle import LeaderChange, SnapshotChunk, VotersChange
 from penstock.quorum.control_records import build_leader_change, build_voters, voters_in
 from penstock.quorum.core import Quorum
 from penstock.quorum.election_state import NOBODY, ElectionState, ReplicaKey
-from penstock.quorum.timeouts import QuorumTimeouts
-from penstock.quorum.voters import Endpoint, Voter, VoterHistory, VoterSet
+from penstock.quorum.silence import silence_ms
+from penstock.quorum.voters import Endpoint, VoterSet
 from penstock.records.batch import iter_headers
 from penstock.records.builder import BatchBuilder
-from penstock.records.reader import read_records
 from penstock.wire.records import encode_metadata_record
 from penstock.wire.struct import RecordMessage
 
@@ -56,7 +50,6 @@ log = logging.getLogger("penstock.metadata")
 
 Listener = Callable[[MetadataDelta, MetadataImage], None]
 LeadershipListener = Callable[[bool], None]
-_RECORDS_PER_TURN = 1_000
 _FAREWELL_S = 0.3  # how long a leader that stops waits for the others to hear of it
 _LAST_COMMIT_S = 2.0
 _NO_SPACE_RETRY_S = 0.5
@@ -101,7 +94,7 @@ class MetadataDriver:
         self.pending = MetadataImage()
         """Everything in the log; what the next decision looks at."""
         self.controller_endpoints: tuple[Endpoint, ...] = ()
-        """Where this node serves the quorum. Set before `start`."""
+        """Where this node serves the quorum: set before `start`, which makes of it how others reach it."""
         self.cluster_id = cluster_id
         self._store = store
         self._log = store.log
@@ -160,6 +153,11 @@ class MetadataDriver:
         return self._addresses.find(leader_id, self._core.voters)
 
     @property
+    def silence_ms(self) -> float | None:
+        """See `quorum.silence`."""
+        return silence_ms(self._core, asyncio.get_running_loop().time() * 1000) if self._core is not None else None
+
+    @property
     def quorum(self) -> "QuorumService | None":
         """What other nodes and operators ask of the quorum; there from `start` on."""
         if self._service is None and self._runner is not None:
@@ -193,7 +191,11 @@ class MetadataDriver:
         self._store.directory.on_failed = self._directory_failed
         self._store.directory.start(loop, self._pool, sync_workers=1)
         self._log.on_synced = self._synced
-        core = self._core = self._build_core(loaded)
+        endpoints = reachable_endpoints(self._local.id, self.controller_endpoints, self.static_settings)
+        self.controller_endpoints = endpoints
+        core = self._core = build_core(
+            self._local, self.controller_endpoints, self.static_settings, loaded, self._store.view, self._rng
+        )
         settings = self.static_settings
         runner = self._runner = QuorumRunner(
             core,
@@ -210,27 +212,6 @@ class MetadataDriver:
             await self._leader_known.wait()
             if self._failure is not None:
                 raise self._failure
-
-    def _build_core(self, loaded: LoadedMetadata) -> Quorum:
-        settings = self.static_settings
-        timeouts = QuorumTimeouts(
-            settings.controller_quorum_fetch_timeout_ms,
-            settings.controller_quorum_election_timeout_ms,
-            settings.controller_quorum_retry_backoff_ms,
-        )
-        base = loaded.snapshot_voters or self._first_voters()
-        history = VoterHistory(base, loaded.voters, base_is_written=loaded.snapshot_voters is not None)
-        return Quorum(self._local, history, loaded.election, self._store.view, self._rng, timeouts)
-
-    def _first_voters(self) -> VoterSet:
-        """Before the log names any: those of the configuration, or this node alone."""
-        listed = self.static_settings.quorum_voter_list
-        if not listed:
-            return VoterSet([Voter(self._local, self.controller_endpoints)])
-        name = next(iter(self.static_settings.controller_listener_names), "CONTROLLER")
-        return VoterSet(
-            Voter(ReplicaKey(voter.id, ZERO_UUID), (Endpoint(name, voter.host, voter.port),)) for voter in listed
-        )
 
     async def stop(self) -> None:
         """Commits what is appended, hands leadership over, then lets go of the files."""
@@ -276,7 +257,7 @@ class MetadataDriver:
         for record in records:
             builder.append(None, encode_metadata_record(record, record_version(record)), (), now_ms)
             delta.replay(record, offset + builder.record_count - 1)
-            if builder.record_count % _RECORDS_PER_TURN == 0:
+            if builder.record_count % RECORDS_PER_TURN == 0:
                 await asyncio.sleep(0)
         if not builder.record_count:
             return offset
@@ -368,7 +349,7 @@ class MetadataDriver:
         if first != start:
             return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log ends at {start}, the leader sent {first}")
         delta = MetadataDelta(self.pending)
-        timestamp_ms = await self._replay(records, delta)
+        timestamp_ms = await replay_in_turns(records, delta)
         result = self._log.append_as_follower(records, self.epoch)
         if isinstance(result, Refusal):
             return result
@@ -379,18 +360,6 @@ class MetadataDriver:
         self._uncommitted.append(_Pending(delta, image, len(records)))
         self._wrote()
         return voters_in(records)
-
-    async def _replay(self, records: Any, delta: MetadataDelta) -> int:
-        """In turns, so that a large change does not keep the loop."""
-        timestamp_ms = count = 0
-        for pos, header in iter_headers(records):
-            timestamp_ms = max(timestamp_ms, header.max_timestamp)
-            for record in read_records(records, pos) if not header.is_control else ():
-                delta.replay_encoded(record.value or b"", record.offset)
-                count += 1
-                if count % _RECORDS_PER_TURN == 0:
-                    await asyncio.sleep(0)
-        return timestamp_ms
 
     async def truncate(self, end_offset: int) -> None:
         """The leader has another history: ours is cut, in the log and in `pending`."""

@@ -1,0 +1,24 @@
+"""How long the others have been silent, as a node of the quorum sees it: what brokers' sessions are measured by.
+
+A leader speaks for the cluster only as far as a majority follows it; a follower knows the controller only by its
+answers. Pure: time is an argument.
+"""
+
+from typing import TYPE_CHECKING
+
+from penstock.quorum.leader import Leader
+from penstock.quorum.roles import Follower
+
+if TYPE_CHECKING:
+    from penstock.quorum.core import Quorum
+
+
+def silence_ms(quorum: "Quorum", now_ms: float) -> float | None:
+    """Since a majority fetched from this leader, or since this follower's leader answered; None in other roles."""
+    role = quorum.role
+    if isinstance(role, Leader):
+        lost_at_ms = role.quorum_lost_at_ms(quorum.local, quorum.voters, quorum.timeouts)
+        return max(0.0, now_ms - lost_at_ms + quorum.timeouts.check_quorum_ms)
+    if isinstance(role, Follower):
+        return max(0.0, now_ms - role.fetch_deadline_ms + quorum.timeouts.fetch_timeout_ms)
+    return None
