@@ -18,7 +18,6 @@ from penstock.model.ports import Buffer
 from penstock.security.verdicts import ANONYMOUS, Principal
 from penstock.wire.apis import ApiKey
 from penstock.wire.errors import WireError
-from penstock.wire.generated.envelope import EnvelopeRequest, EnvelopeResponse
 from penstock.wire.header import encode_request_header
 from penstock.wire.struct import ApiMessage
 
@@ -82,6 +81,8 @@ class Forwarding:
         self, address: Address, context: RequestContext, request: ApiMessage, left_ms: float
     ) -> Buffer | None:
         """The frame that the controller made, or None when it says that it is not the controller."""
+        from penstock.wire.generated.envelope import EnvelopeRequest, EnvelopeResponse  # a node alone never needs it
+
         envelope = EnvelopeRequest(
             encode_inner_request(context, request),
             encode_principal(context.principal),

@@ -17,11 +17,11 @@ from penstock.controller.brokers import Registration
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.metadata.listeners import Listener
 from penstock.model.errors import ErrorCode, Refusal, describe_error
-from penstock.wire.generated.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from penstock.wire.generated.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # codecs are imported where they are used: a broker that is alone needs none of them
     from penstock.broker.broker import Broker
+    from penstock.wire.generated.broker_heartbeat import BrokerHeartbeatResponse
+    from penstock.wire.generated.broker_registration import BrokerRegistrationRequest
 
 log = logging.getLogger("penstock.broker")
 
@@ -87,6 +87,8 @@ class Lifecycle:
         await broker.image_watch.until(lambda image: own in image.brokers and not image.brokers[own].fenced)
 
     async def _register(self) -> int:
+        from penstock.wire.generated.broker_registration import BrokerRegistrationResponse
+
         broker = self._broker
         settings = broker.settings
         loop = asyncio.get_running_loop()
@@ -133,7 +135,9 @@ class Lifecycle:
             raise RegistrationRefused(epoch.message)
         return epoch
 
-    def _registration(self) -> BrokerRegistrationRequest:
+    def _registration(self) -> "BrokerRegistrationRequest":
+        from penstock.wire.generated.broker_registration import BrokerRegistrationRequest
+
         broker, presence = self._broker, self._presence
         request = BrokerRegistrationRequest
         return request(
@@ -183,6 +187,8 @@ class Lifecycle:
 
     async def _beat(self) -> bool:
         """One heartbeat; answers whether the controller took it."""
+        from penstock.wire.generated.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+
         broker = self._broker
         request = BrokerHeartbeatRequest(
             broker.node_id,
@@ -216,7 +222,7 @@ class Lifecycle:
         silence_ms = broker.driver.silence_ms if broker.driver.is_active else None
         return broker.clock.monotonic() - (silence_ms or 0.0) / 1000
 
-    def _note(self, answer: BrokerHeartbeatResponse) -> None:
+    def _note(self, answer: "BrokerHeartbeatResponse") -> None:
         if answer.is_fenced and not self.is_fenced:
             log.warning("this broker was fenced: its reports came too late, or its port refused connections")
         elif self.is_fenced and not answer.is_fenced:

@@ -17,7 +17,6 @@ from typing import Literal, TypeVar
 from penstock import __version__
 from penstock.net.requester import Requester, RequestFailed, ResponseFrame, connect
 from penstock.wire.apis import ApiKey
-from penstock.wire.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.struct import ApiMessage
 
 R = TypeVar("R", bound=ApiMessage)
@@ -161,6 +160,8 @@ class Peers:
                 raise RequestFailed(f"no connection to {address[0]}:{address[1]} in time") from None
 
     async def _connect(self, peer: _Peer, address: Address) -> Requester:
+        from penstock.wire.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
         loop = asyncio.get_running_loop()
         timeout_ms = self._connect_timeout_ms
         try:

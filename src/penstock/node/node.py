@@ -7,9 +7,9 @@ import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from penstock.broker.broker import Broker
-from penstock.broker.controller_presence import ControllerPresence
 from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.lifecycle import Presence, RegistrationRefused
 from penstock.broker.metadata_driver import MetadataDriver
@@ -27,6 +27,9 @@ from penstock.net.server import Server
 from penstock.node.identity import DirectoryLock, NodeIdentity, NodeRefused, load_identity
 from penstock.node.net_settings import net_limits
 from penstock.quorum.voters import Endpoint
+
+if TYPE_CHECKING:
+    from penstock.broker.controller_presence import ControllerPresence
 
 log = logging.getLogger("penstock.node")
 
@@ -104,6 +107,8 @@ class Node:
             raise NodeRefused(str(error)) from error
         await server.serve(controllers)
         if settings.is_controller and as_controller:
+            from penstock.broker.controller_presence import ControllerPresence
+
             self._controller_presence = ControllerPresence(broker, new_uuid(self._rng.random_bytes), as_controller)
             self._controller_presence.start()
         if settings.is_broker:
