@@ -194,6 +194,8 @@ def test_all_directories_failed_is_the_end_of_a_broker() -> None:
     cluster.beat(1, offline_directories=(directory(10),))
     assert cluster.image.brokers[1].fenced
     assert cluster.partition().leader == 2
+    cluster.beat(1, offline_directories=(directory(10),))
+    assert cluster.image.brokers[1].fenced, "and it does not come back like that"
 
 
 def test_without_eligible_leader_replicas_the_last_one_stays_in_sync() -> None:

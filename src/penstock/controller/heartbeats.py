@@ -61,7 +61,7 @@ def decide_heartbeat(
         records = _directory_records(view, broker, failed, settings)
         return Decision(records, HeartbeatAnswer(caught_up, broker.fenced, False))
     if broker.fenced:
-        unfences = caught_up and not beat.want_fence and not beat.want_shut_down
+        unfences = caught_up and not beat.want_fence and not beat.want_shut_down and not failed
         records = _unfence_records(view, broker, settings) if unfences else ()
         return Decision(records, HeartbeatAnswer(caught_up, not unfences, beat.want_shut_down))
     if beat.want_fence or failed:
