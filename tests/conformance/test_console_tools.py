@@ -175,6 +175,13 @@ def test_cluster_features_and_versions(jvm: Jvm, bootstrap: str, server: tuple[s
     assert re.search(r"Feature: metadata.version\s.*FinalizedVersionLevel: \S+", features)
 
 
+def test_metadata_quorum(jvm: Jvm, server: tuple[str, str]) -> None:
+    status = jvm.checked_tool("kafka-metadata-quorum", *server, "describe", "--status")
+    assert re.search(r"^MaxFollowerLag:\s+0$", status, re.MULTILINE), status
+    replication = jvm.checked_tool("kafka-metadata-quorum", *server, "describe", "--replication")
+    assert "Leader" in replication.splitlines()[1]
+
+
 def test_performance_tools(jvm: Jvm, bootstrap: str, server: tuple[str, str], new_topic: NewTopicFunction) -> None:
     topic = new_topic(2)
     load = ("--topic", topic, "--num-records", "5000", "--record-size", "100", "--throughput", "-1")

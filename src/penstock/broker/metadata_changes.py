@@ -1,10 +1,14 @@
-"""From one image to another in one step, as when a follower takes the leader's snapshot: what listeners are told."""
+"""Changes of metadata that come from the leader, batches or a whole snapshot, as deltas for this node's listeners."""
 
+import asyncio
 from collections.abc import Iterator
 
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.snapshot import image_records
+from penstock.model.ports import Buffer
+from penstock.records.batch import iter_headers
+from penstock.records.reader import read_records
 from penstock.wire.generated.records_metadata import (
     ConfigRecord,
     RemoveTopicRecord,
@@ -12,6 +16,21 @@ from penstock.wire.generated.records_metadata import (
     UnregisterControllerRecord,
 )
 from penstock.wire.struct import RecordMessage
+
+RECORDS_PER_TURN = 1_000
+
+
+async def replay_in_turns(batches: Buffer, delta: MetadataDelta) -> int:
+    """Answers the largest timestamp. In turns, so that a large change does not keep the loop."""
+    timestamp_ms = count = 0
+    for pos, header in iter_headers(batches):
+        timestamp_ms = max(timestamp_ms, header.max_timestamp)
+        for record in read_records(batches, pos) if not header.is_control else ():
+            delta.replay_encoded(record.value or b"", record.offset)
+            count += 1
+            if count % RECORDS_PER_TURN == 0:
+                await asyncio.sleep(0)
+    return timestamp_ms
 
 
 def delta_between(old: MetadataImage, new: MetadataImage) -> MetadataDelta:

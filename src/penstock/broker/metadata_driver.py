@@ -103,8 +103,7 @@ class MetadataDriver:
         self._on_failed = on_failed
         self._transport = transport
         self._rng = rng or SystemRng()
-        places = (Place(*voter) for voter in static_settings.quorum_voter_list)
-        self._addresses = AddressBook(places)
+        self._addresses = AddressBook(Place(*voter) for voter in static_settings.quorum_voter_list)
         self._core: Quorum | None = None
         self._runner: QuorumRunner | None = None
         self._service: QuorumService | None = None
@@ -196,14 +195,13 @@ class MetadataDriver:
         core = self._core = build_core(
             self._local, self.controller_endpoints, self.static_settings, loaded, self._store.view, self._rng
         )
-        settings = self.static_settings
         runner = self._runner = QuorumRunner(
             core,
             self,
             self._addresses,
             self._transport,
             Sender(self.cluster_id, self.controller_endpoints),
-            settings.controller_quorum_request_timeout_ms,
+            self.static_settings.controller_quorum_request_timeout_ms,
         )
         runner.on_bug = self._quorum_failed
         self._unavailable = None
@@ -439,10 +437,9 @@ class MetadataDriver:
             listener(delta, self.image)
 
     def _refresh_settings(self) -> None:
-        image = self.image
         try:
-            own = image.broker_config(self._local.id)
-            self.settings = self.static_settings.overlay(image.cluster_config, own)
+            own = self.image.broker_config(self._local.id)
+            self.settings = self.static_settings.overlay(self.image.cluster_config, own)
         except SettingError as error:  # it was fine when it was stored; the static settings around it have changed
             log.error("the stored dynamic settings do not fit the configuration and are ignored: %s", error)
 

@@ -1,6 +1,7 @@
 """Where the nodes of the quorum listen: told by the configuration, by the voter set, and by other nodes' answers.
 
-What was heard last goes first; what cannot be reached goes to the back, because nodes move and records stay.
+Nodes know less of how others reach them than an operator does, so what they say of themselves counts last. What
+cannot be reached goes to the back, because nodes move and records stay.
 """
 
 from collections.abc import Iterable
@@ -31,6 +32,7 @@ class Place(NamedTuple):
 class AddressBook:
     def __init__(self, configured: Iterable[Place]) -> None:
         self._known: dict[int, list[Address]] = {}
+        self._heard: dict[int, Address] = {}
         for place in configured:
             self._known.setdefault(place.node_id, []).append((place.host, place.port))
 
@@ -40,12 +42,11 @@ class AddressBook:
         for endpoint in voter.endpoints if voter is not None else ():
             if (endpoint.host, endpoint.port) not in known:
                 known.append((endpoint.host, endpoint.port))
-        return known[0] if known else None
+        return known[0] if known else self._heard.get(node_id)
 
     def learn(self, node_id: int, address: Address) -> None:
-        known = self._known.setdefault(node_id, [])
-        if known[:1] != [address]:
-            self._known[node_id] = [address, *(other for other in known if other != address)]
+        """A node says where it, or the leader, is."""
+        self._heard[node_id] = address
 
     def learn_all(self, places: Iterable[Place]) -> None:
         for place in places:
@@ -54,6 +55,9 @@ class AddressBook:
 
     def failed(self, node_id: int, address: Address) -> None:
         """Next time another one is tried, if there is one."""
-        known = self._known.get(node_id, [])
+        known = self._known.setdefault(node_id, [])
+        heard = self._heard.get(node_id)
+        if heard is not None and heard not in known:
+            known.append(heard)
         if len(known) > 1 and known[0] == address:
             known.append(known.pop(0))

@@ -21,7 +21,7 @@ from penstock.quorum.messages import (
 )
 from penstock.quorum.roles import Candidate, Follower, Prospective, Resigned
 from penstock.quorum.voters import VoterSet
-from penstock.sim.quorum_log import Entry
+from penstock.sim.quorum_log import Entry, LogModel
 
 if TYPE_CHECKING:
     from penstock.sim.quorum_node import SimNode
@@ -53,6 +53,8 @@ class QuorumChecks:
         self.became: dict[tuple[int, int], float] = {}
         self.would_vote: dict[tuple[int, int], set[int]] = {}
         """(asker, epoch) -> who granted it a pre-vote."""
+        self.lost_disks: list[tuple[ReplicaKey, LogModel]] = []
+        """What they held was acknowledged in good faith; there are fewer of them than a majority needs."""
         self.last_proposal = 0
         self.elections = 0
 
@@ -160,10 +162,11 @@ class QuorumChecks:
         assert leads, f"R9: node {node.id} commits {high_watermark} without being leader"
         last = node.log.entry(high_watermark - 1)
         assert last.epoch == epoch, f"R9: epoch {epoch} commits an entry of epoch {last.epoch}"
+        disks = [(other.key, other.log) for other in self.world.nodes.values()] + self.lost_disks
         holders = [
-            other.key
-            for other in self.world.nodes.values()
-            if other.log.synced_end_offset >= high_watermark and (other.log.entry(high_watermark - 1) == last)
+            key
+            for key, log in disks
+            if log.synced_end_offset >= high_watermark and log.entry(high_watermark - 1) == last
         ]
         voters = node.quorum.voters
         assert voters.is_majority(holders), f"R10: {high_watermark} is on {holders}, no majority of {voters}"

@@ -105,6 +105,7 @@ class SimNode:
     def wipe(self) -> None:
         """The disk is replaced by an empty one: to the quorum this is another replica."""
         self.crash()
+        self.world.checks.lost_disks.append((self.key, self.log))
         self.key = ReplicaKey(self.id, self.world.rng.randbytes(16))
         self.log = LogModel()
         self.election = ElectionState()
