@@ -156,6 +156,7 @@ class Brokers(Cluster):
         self._names = {name.replace("_", "."): value for name, value in settings.items()}
         self.disks = {number: CrashingDisk(number) for number in range(1, count + 1)}
         self.racks: dict[int, str] = {}
+        self.directory_ids = {number: directory(number * 10) for number in range(1, count + 1)}
         super().__init__(0, **settings)
         self.count = count
 
@@ -240,7 +241,7 @@ class Brokers(Cluster):
         logs.start(asyncio.get_running_loop(), None)
         driver: Any = FakeDriver(settings)
         peers: Any = FakePeers(self, number)
-        directories = (directory(number * 10),)
+        directories = (self.directory_ids[number],)
         broker = Broker("cluster", directories, driver, logs, SystemClock(), SystemRng(), None, peers)
         channel: Any = FakeChannel(self, number)
         broker.channel = channel

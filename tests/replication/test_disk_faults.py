@@ -5,6 +5,7 @@ import errno
 
 from penstock.broker.replica_repair import DAMAGED
 from penstock.model.errors import ErrorCode
+from penstock.sim.disk import CrashingDisk
 from tests.log.logs import values
 from tests.replication.brokers import running
 from tests.replication.test_brokers import all_alike, run
@@ -140,5 +141,49 @@ def test_a_failed_directory_is_reported_and_its_waiters_are_told() -> None:
             cluster.beat(1, offline_directories=tuple(offline))
             assert cluster.partition().leader in (2, 3)
             assert (await cluster.produce("three")).error_code == 0
+
+    run(story)
+
+
+def test_a_broken_disk_is_replaced_by_an_empty_one() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2")
+            for number in range(3):
+                await cluster.produce(f"value {number}")
+            await all_alike(cluster, 1, 2, 3)
+            await cluster.stop(3)
+            cluster.fence(3)
+            cluster.disks[3] = CrashingDisk(99)
+            cluster.directory_ids[3] = b"a new directory!"
+            await cluster.start(3, clean=False)
+            await cluster.until_in_sync(1, 2, 3)
+            await all_alike(cluster, 1, 2, 3)
+            assert cluster.partition().directory_of(3) == b"a new directory!"
+
+    run(story)
+
+
+def test_an_empty_disk_is_not_elected_before_it_has_caught_up() -> None:
+    """It was eligible with its old disk; with the new one it must have everything first."""
+
+    async def story() -> None:
+        async with running(2) as cluster:
+            cluster.create(replicas=(1, 2), min_insync_replicas="2")
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2)
+            await cluster.stop(2)
+            cluster.fence(2)
+            await cluster.brokers[1].replicas.fetchers.stop()
+            await cluster.stop(1)
+            cluster.fence(1)
+            cluster.disks[2] = CrashingDisk(98)
+            cluster.directory_ids[2] = b"a new directory!"
+            await cluster.start(2, clean=False)
+            assert cluster.partition().leader == -1
+            await cluster.start(1)
+            await cluster.until_in_sync(1, 2)
+            assert values(cluster.leader().log) == [b"one"]
+            await all_alike(cluster, 1, 2)
 
     run(story)

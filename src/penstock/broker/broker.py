@@ -181,6 +181,9 @@ class Broker:
     def directory_id(self, directory: LogDirectory) -> bytes:
         return next(key for key, known in self._directories.items() if known is directory)
 
+    def has_directory(self, directory_id: bytes) -> bool:
+        return directory_id in self._directories
+
     def offline_directories(self) -> list[bytes]:
         """Ids of the log directories that failed."""
         return [key for key, directory in self._directories.items() if directory.failure is not None]

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.isr_changes import IsrChanges
 from penstock.broker.replica_fetcher import ReplicaFetchers
-from penstock.broker.replica_repair import DAMAGED, ReplicaRepairs
+from penstock.broker.replica_repair import ReplicaRepairs
 from penstock.log.config import LogConfig
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import PartitionImage
 from penstock.metadata.settings import TopicSettings
 from penstock.model.errors import ErrorCode
+from penstock.model.ids import RESERVED_UUIDS
 from penstock.replication.counters import ReplicationCounters
 from penstock.replication.partition import LeaderRules, Partition
 from penstock.replication.survey import FollowerLag, ReplicationSurvey, lags, survey
@@ -119,6 +120,8 @@ class ReplicaChanges:
             leader = state.leader if state.leader != self._node_id else -1
             partition.become_follower(leader, state.leader_epoch)
             self.fetchers.follow(partition)
+        if len(state.replicas) > 1:
+            self.repairs.check_home(partition, state)
 
     def _closed(self, partition: Partition) -> None:
         self._suspended.pop(partition, None)
@@ -154,7 +157,7 @@ class ReplicaChanges:
             and known.epoch == broker_epoch
             and not known.fenced
             and not known.in_controlled_shutdown
-            and directory != DAMAGED
+            and (directory in known.directories or directory in RESERVED_UUIDS or not known.directories)
         )
 
     def _now_ms(self) -> int:

@@ -5,18 +5,24 @@ that is not there (KIP-858's way of losing a replica): it leaves the in-sync set
 Only when another broker leads is anything cut. When all that the leader had is here again, the controller is told the
 real directory, and the leader may take it back in.
 
+A replica on another disk than the controller knows of, an empty one in the place of a broken one, takes the same way:
+it is told to be where it is when it has caught up, and not before.
+
 Hard rule: where no other replica can lead, nothing is cut: the partition stays offline, as one without replicas does.
 """
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from penstock.broker.controller_channel import ControllerUnavailable
 from penstock.broker.peers import PeerUnreachable
 from penstock.log.partition_log import PartitionLog
 from penstock.metadata.image import MetadataImage, TopicImage
+from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.ids import RESERVED_UUIDS
 from penstock.records.batch import CorruptBatch, crc_is_valid, parse_header
 from penstock.replication.follower_state import FollowerState
 from penstock.replication.partition import Partition
@@ -55,9 +61,26 @@ class ReplicaRepairs:
         self.damaged_count += 1
         where = f"at offset {offset}" if offset is not None else "as a whole"
         log.error("%s-%d is damaged %s (%s) and is fetched anew", topic.name, index, where, reason)
-        task = asyncio.get_running_loop().create_task(self._repair(topic, index, offset, reason))
+        self._begin(key, self._repair(topic, index, offset, reason))
+
+    def _begin(self, key: Key, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._under_way[key] = task
         task.add_done_callback(lambda done: self._ended(key, done))
+
+    def check_home(self, partition: Partition, state: PartitionImage) -> None:
+        """The controller is to know in which directory a replica is; one that it thinks lost must catch up first."""
+        broker, key = self._broker, (partition.topic_id, partition.index)
+        told, actual = state.directory_of(broker.node_id), broker.directory_id(partition.log.directory)
+        topic = broker.image.topic_by_id(partition.topic_id)
+        if told == actual or key in self._under_way or topic is None or len(state.replicas) < 2:
+            return
+        if told == DAMAGED:  # from an incarnation that did not finish, and nobody knows how far it came
+            self.damaged(topic, partition.index, None, "its repair was not finished")
+        elif told in RESERVED_UUIDS or broker.has_directory(told):
+            self._begin(key, self._tell_home(key, actual))
+        else:
+            self._begin(key, self._come_home(partition, key))
 
     def suspect(self, partition: Partition, offset: int) -> None:
         """A follower asks for the same records again and again: perhaps what it gets is damaged here."""
@@ -106,6 +129,14 @@ class ReplicaRepairs:
             await self._say_directory(key, broker.directory_id(opened.log.directory))
             self.repaired += 1
             log.info("%s-%d is whole again", topic.name, index)
+
+    async def _tell_home(self, key: Key, directory_id: bytes) -> None:
+        await self._say_directory(key, directory_id)
+
+    async def _come_home(self, partition: Partition, key: Key) -> None:
+        await self._broker.image_watch.until(lambda image: self._may_cut(image, key))
+        if self._is_mine(self._broker.image, key) and await self._caught_up(partition, key):
+            await self._say_directory(key, self._broker.directory_id(partition.log.directory))
 
     def _may_cut(self, image: MetadataImage, key: Key) -> bool:
         """Whether another broker leads and this one counts for nothing; or whether there is nothing to cut here."""
