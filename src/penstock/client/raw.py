@@ -70,6 +70,12 @@ class RawClient:
             raise Closed("the client is not started")
         return self._cluster_or_none
 
+    async def has_topic(self, topic: str) -> bool:
+        """Asks once, and does not wait for a topic to appear."""
+        metadata = await self._cluster.fetch_metadata([topic])
+        found = metadata.topics.get(topic)
+        return found is not None and bool(found.partitions)
+
     async def partitions(self, topic: str) -> list[int]:
         return list((await self._cluster.topic(topic, self._options.request_timeout_ms)).partitions)
 

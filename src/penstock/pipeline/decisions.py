@@ -11,7 +11,7 @@ import msgspec
 from penstock.client.admin.admin import Admin
 from penstock.client.admin.descriptions import NewTopic
 from penstock.client.cluster import Cluster
-from penstock.client.errors import BrokerError, ClientError
+from penstock.client.errors import ClientError
 from penstock.client.raw import RawClient
 from penstock.client.transactions import Prepared, end_transaction
 from penstock.client.types import EARLIEST, LATEST, TopicPartition
@@ -35,13 +35,10 @@ class Decision(NamedTuple):
 
 async def read_decisions(client: RawClient) -> dict[str, Decision]:
     """The last decision of every query."""
-    try:
-        ends = await client.list_offsets({_PARTITION: LATEST}, isolation_level=1)
-        starts = await client.list_offsets({_PARTITION: EARLIEST})
-    except BrokerError as error:
-        if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return {}
-        raise
+    if not await client.has_topic(DECISIONS_TOPIC):
+        return {}
+    ends = await client.list_offsets({_PARTITION: LATEST}, isolation_level=1)
+    starts = await client.list_offsets({_PARTITION: EARLIEST})
     offset, end = starts[_PARTITION].offset, ends[_PARTITION].offset
     found: dict[str, Decision] = {}
     while offset < end:

@@ -50,7 +50,7 @@ def read_ranges(options: SourceOptions, ranges: list[OffsetRange]) -> Iterator[p
         current: OffsetRange | None = None
         while (fetched := fetcher.next()) is not None:
             wanted = fetched.wanted
-            if decoder is None or current is None or current[:2] != wanted[:2] or current.end != wanted.end:
+            if decoder is None or current != wanted:
                 if decoder is not None and current is not None:
                     yield from _rest(decoder, current)
                 decoder = BatchDecoder(
@@ -146,6 +146,7 @@ class _Fetcher:
             except BrokerError as error:
                 if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     offset = await self._skip_lost(client, wanted, offset)
+                    wanted = wanted._replace(start=offset)
                 elif not error.retriable or loop.time() - progress_at > _STALL_SECONDS:
                     raise
                 continue
