@@ -74,6 +74,12 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def long_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No member is thrown out while its coordinator moves: what aiokafka commits then nobody could fence."""
+    monkeypatch.setenv("SESSION_MS", "10000")
+
+
 def transform_while_coordinators_die(
     cluster: ClusterProcesses, tmp_path: Path, library: str, seed: int, rounds: int
 ) -> str:

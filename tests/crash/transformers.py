@@ -8,11 +8,12 @@ take back is aborted and read again; anything else ends the program, and whoever
 
 import asyncio
 import faulthandler
+import os
 import sys
 from typing import NamedTuple
 
 RECORDS_PER_TRANSACTION = 10
-SESSION_MS = 2_000
+SESSION_MS = int(os.environ.get("SESSION_MS", "2000"))
 HEARTBEAT_MS = 300
 TRANSACTION_TIMEOUT_MS = 20_000
 POLL_SECONDS = 0.1
@@ -125,11 +126,25 @@ def run_kafka_python(job: Job) -> None:
 
 
 def run_aiokafka(job: Job) -> None:
-    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
+
+    class Rebalances(ConsumerRebalanceListener):
+        """aiokafka does not tell the broker the generation in which it read what it commits (KIP-447), so nobody but
+        the program itself can keep a transaction and a rebalance apart."""
+
+        def __init__(self) -> None:
+            self.transaction = asyncio.Lock()
+            self.count = 0
+
+        async def on_partitions_revoked(self, revoked: object) -> None:
+            async with self.transaction:
+                self.count += 1
+
+        async def on_partitions_assigned(self, assigned: object) -> None: ...
 
     async def main() -> None:
+        rebalances = Rebalances()
         consumer = AIOKafkaConsumer(
-            job.input,
             bootstrap_servers=job.bootstrap,
             group_id=job.group,
             isolation_level="read_committed",
@@ -144,18 +159,23 @@ def run_aiokafka(job: Job) -> None:
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
         )
         async with producer, consumer:
+            consumer.subscribe([job.input], listener=rebalances)
             while True:
                 polled = await consumer.getmany(
                     timeout_ms=int(POLL_SECONDS * 1000), max_records=RECORDS_PER_TRANSACTION
                 )
+                generation = rebalances.count
                 if not polled:
                     continue
-                async with producer.transaction():
-                    for place, records in polled.items():
-                        for record in records:
-                            await producer.send(job.output, transform(record.value), partition=place.partition)
-                    offsets = {place: records[-1].offset + 1 for place, records in polled.items()}
-                    await producer.send_offsets_to_transaction(offsets, job.group)
+                async with rebalances.transaction:
+                    if generation != rebalances.count:
+                        continue  # they are read again, from what is committed
+                    async with producer.transaction():
+                        for place, records in polled.items():
+                            for record in records:
+                                await producer.send(job.output, transform(record.value), partition=place.partition)
+                        offsets = {place: records[-1].offset + 1 for place, records in polled.items()}
+                        await producer.send_offsets_to_transaction(offsets, job.group)
 
     asyncio.run(main())
 
