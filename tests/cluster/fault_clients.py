@@ -47,15 +47,17 @@ class Ledger:
     def count(self) -> int:
         return sum(len(entries) for entries in self.acknowledged.values())
 
-    def first_after(self, partition: int, moment: float) -> float | None:
-        """When the first record was acknowledged of those that were sent after that moment."""
-        entries = self.acknowledged[partition]
-        found = None
-        for at in range(len(entries) - 1, -1, -1):
-            if entries[at].sent_at < moment:
-                break
-            found = min(found or entries[at].acknowledged_at, entries[at].acknowledged_at)
-        return found
+    def longest_silence(self, partition: int, since: float, ended: float) -> float | None:
+        """The longest time without an acknowledgement from `since` on; None before one came for a record that was
+        sent after `ended`."""
+        longest, before = 0.0, since
+        for entry in list(self.acknowledged[partition]):
+            if entry.acknowledged_at >= since:
+                longest = max(longest, entry.acknowledged_at - before)
+                before = entry.acknowledged_at
+                if entry.sent_at >= ended:
+                    return longest
+        return None
 
 
 class GroupLedger:

@@ -1,5 +1,6 @@
 """Rounds of faults under traffic: each hurts the cluster, times how long producers were without an acknowledgement,
-and lets it heal. Times are from the signal to the first acknowledgement of a record that was sent after it.
+and lets it heal. Times are the longest silence in a partition from the signal to the first acknowledgement of a
+record that was sent after it had its effect.
 """
 
 import json
@@ -60,19 +61,22 @@ class CuttableCluster(ClusterProcesses):
 
 
 class Outcome(NamedTuple):
-    """Of one round: seconds to the next acknowledgement anywhere, and where the leader was hit."""
+    """Of one round: the longest silence by client, in partitions whose leader was hit and in the others."""
 
     kind: str
-    overall_s: float
-    hit_s: dict[str, float]  # the slowest partition, by client
+    hit_s: dict[str, float]
+    others_s: dict[str, float]
 
     def __str__(self) -> str:
-        hit = ", ".join(f"{client} {seconds:.2f} s" for client, seconds in self.hit_s.items())
-        return f"{self.kind}: {self.overall_s:.2f} s anywhere; where the leader was hit: {hit or 'nowhere'}"
+        hit, others = (
+            ", ".join(f"{client} {seconds:.2f} s" for client, seconds in part.items()) or "none"
+            for part in (self.hit_s, self.others_s)
+        )
+        return f"{self.kind}: {hit} where the leader was hit; {others} elsewhere"
 
     @property
     def worst_s(self) -> float:
-        return max([self.overall_s, *self.hit_s.values()])
+        return max([*self.hit_s.values(), *self.others_s.values()])
 
 
 class FaultRounds(AbstractContextManager["FaultRounds"]):
@@ -102,22 +106,24 @@ class FaultRounds(AbstractContextManager["FaultRounds"]):
 
     # -- what traffic does ------------------------------------------------------------------------------------------
 
-    def go_on(self, moment: float | None = None) -> dict[str, dict[int, float]]:
-        """Waits until every partition acknowledged something to every client that was sent after that moment."""
-        since = time.monotonic() if moment is None else moment
-        found: dict[str, dict[int, float]] = defaultdict(dict)
+    def go_on(self, since: float | None = None, ended: float | None = None) -> dict[str, dict[int, float]]:
+        """Waits until every partition acknowledged to every client something that was sent after `ended` (now); the
+        longest silence `since`, by client and partition."""
+        ended = ended or time.monotonic()
+        begun = since or ended
+        found: dict[str, dict[int, float]] = {client.ledger.name: {} for client in self.clients}
 
         def complete() -> bool:
             for client in self.clients:
                 client.check()
-                for partition in range(PARTITIONS):
-                    if partition not in found[client.ledger.name]:
-                        at = client.ledger.first_after(partition, since)
-                        if at is not None:
-                            found[client.ledger.name][partition] = at - since
+                known = found[client.ledger.name]
+                for partition in set(range(PARTITIONS)) - set(known):
+                    silence_s = client.ledger.longest_silence(partition, begun, ended)
+                    if silence_s is not None:
+                        known[partition] = silence_s
             return all(len(partitions) == PARTITIONS for partitions in found.values())
 
-        _wait(complete, lambda: f"no acknowledgement: {dict(found)}; {self.view.partitions(TOPIC)}")
+        _wait(complete, lambda: f"no acknowledgement: {found}; {self.view.partitions(TOPIC)}")
         return found
 
     def groups_go_on(self) -> None:
@@ -138,12 +144,15 @@ class FaultRounds(AbstractContextManager["FaultRounds"]):
     def hurt(self, kind: str, hit: set[int], harm: Callable[[], None]) -> Outcome:
         """`harm` does it; `hit` are the partitions whose leader suffers."""
         self.go_on()
-        moment = time.monotonic()
+        signal = time.monotonic()
         harm()
-        times = self.go_on(moment)
-        overall_s = min(min(partitions.values()) for partitions in times.values())
-        worst = {name: max(seconds[p] for p in hit) for name, seconds in times.items()} if hit else {}
-        outcome = Outcome(kind, overall_s, worst)
+        found = self.go_on(signal, time.monotonic())
+        others = set(range(PARTITIONS)) - hit
+        worst = [
+            {name: max(seconds[p] for p in part) for name, seconds in found.items()} if part else {}
+            for part in (hit, others)
+        ]
+        outcome = Outcome(kind, *worst)
         self.outcomes.append(outcome)
         print(outcome, flush=True)
         return outcome
