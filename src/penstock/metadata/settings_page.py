@@ -11,6 +11,7 @@ from penstock.metadata.settings.broker_settings import broker_catalogue
 from penstock.metadata.settings.connection_settings import ConnectionSettings, PeerSettings
 from penstock.metadata.settings.controller_settings import ControllerSettings
 from penstock.metadata.settings.coordination_settings import CoordinationSettings
+from penstock.metadata.settings.quorum_settings import QuorumSettings
 from penstock.metadata.settings.replication_settings import ReplicationSettings
 from penstock.metadata.settings.setting import CLUSTER_WIDE, INT_MAX, LONG_MAX, READ_ONLY, Setting
 from penstock.metadata.settings.storage_settings import StorageSettings
@@ -41,6 +42,7 @@ _GROUPS = (
     ("Topics, groups, producers and the controller", CoordinationSettings),
     ("Between brokers", PeerSettings),
     ("Replication", ReplicationSettings),
+    ("The metadata quorum", QuorumSettings),
     ("Spreading load over brokers", ControllerSettings),
 )
 _UPDATES = {READ_ONLY: "at start", CLUSTER_WIDE: "running"}
