@@ -15,7 +15,6 @@ from penstock.metadata.settings.setting import (
 from penstock.metadata.settings.storage_settings import StorageSettings
 
 _EXACT_TIMEOUT = "a transaction is aborted when its time is over, not at intervals"
-_NO_PAUSE = "the next attempt comes when the last transaction has ended, not after a pause"
 
 
 class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
@@ -173,7 +172,8 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
         Int("How long a request that begins a transaction waits for the last one to be ended.", at_least=0),
     ] = 100
     add_partitions_to_txn_retry_backoff_ms: Annotated[
-        int, Int("Pause between attempts to begin a transaction.", at_least=1, no_effect=_NO_PAUSE)
+        int,
+        Int("Pause between attempts to begin a transaction whose coordinator is another broker.", at_least=1),
     ] = 20
     transaction_state_log_num_partitions: Annotated[
         int, Int("Partitions of __transaction_state; fixed once the topic exists.", at_least=1)
