@@ -203,6 +203,13 @@ class Law:
             if missing:
                 raise Violation(f"P3: {machine.name} leads {where} without waiting for {sorted(missing)}")
 
+    def leaders(self) -> list[str]:
+        """Machines that lead the quorum or a partition, one mention for each."""
+        led = [state.leader for _, _, state in probe.committed_partitions(self.newest)]
+        names = [self._ids[leader].name for leader in led if leader in self._ids]
+        brokers = ((name, probe.broker_of(machine)) for name, machine in self._machines.items())
+        return names + [name for name, broker in brokers if broker is not None and broker.driver.is_active]
+
     # -- after healing --------------------------------------------------------------------------------------------
 
     def what_is_missing(self) -> str | None:

@@ -35,6 +35,10 @@ class Shape(NamedTuple):
     transactional: bool
     seconds: float
     segment_bytes: int
+    session_ms: int
+    lag_ms: int
+    fetch_timeout_ms: int
+    """How soon the cluster takes a broker, a replica, a controller for lost."""
 
     @property
     def replicas(self) -> int:
@@ -62,6 +66,9 @@ def draw_shape(chance: random.Random, nodes: int) -> Shape:
         transactional=chance.random() < 0.3,
         seconds=chance.choice((4.0, 8.0, 15.0)),
         segment_bytes=chance.choice((1_500, 10_000, 1 << 30)),
+        session_ms=chance.choice((600, 1_000, 3_000)),
+        lag_ms=chance.choice((500, 1_500, 3_000)),
+        fetch_timeout_ms=chance.choice((400, 1_000)),
     )
 
 
@@ -83,6 +90,7 @@ class Cluster:
             world.add_machine(f"n{number}", self._settings(number))
         self.law = Law(world)
         world.loop.after_turn = self.law.after_turn
+        self.faults.leaders = self.law.leaders
 
     def _settings(self, number: int) -> dict[str, str]:
         replicas = str(self.shape.replicas)
@@ -102,7 +110,11 @@ class Cluster:
             "transaction.state.log.replication.factor": replicas,
             "min.insync.replicas": str(self.shape.min_isr),
             "transaction.state.log.min.isr": str(self.shape.min_isr),
-            "replica.lag.time.max.ms": "3000",
+            "broker.session.timeout.ms": str(self.shape.session_ms),
+            "broker.heartbeat.interval.ms": str(self.shape.session_ms // 5),
+            "replica.lag.time.max.ms": str(self.shape.lag_ms),
+            "controller.quorum.fetch.timeout.ms": str(self.shape.fetch_timeout_ms),
+            "controller.quorum.election.timeout.ms": str(self.shape.fetch_timeout_ms // 2),
             "log.dirs": "/data",
             "io.threads": "2",
             "num.partitions": str(self.shape.partitions),

@@ -61,13 +61,15 @@ def draw_rates(chance: random.Random, machines: int, kinds: tuple[str, ...] = KI
     else:
         max_down = chance.choice((1, (machines - 1) // 2, machines))
     crash_at_start = chance.choice((0.0, 0.2)) if "power_loss" in rates else 0.0
-    return FaultRates(rates, max_down, chance.choice((0.3, 1.0, 3.0)), crash_at_start)
+    return FaultRates(rates, max_down, chance.choice((0.3, 1.0, 3.0, 5.0)), crash_at_start)
 
 
 class Faults:
     def __init__(self, world: "World", rates: FaultRates) -> None:
         self.rates = rates
         self.counts: dict[str, int] = {}
+        self.leaders: Callable[[], list[str]] = list
+        """Names of machines that lead something: faults strike them more often than others."""
         self._world = world
         self._random = random.Random(f"{world.seed}:faults")
         self._busy: dict[str, str] = {}
@@ -119,10 +121,14 @@ class Faults:
         down = sum(not each.serving for each in self._world.machines.values())
         if not machines or self._healing or (goes_down and down >= self.rates.max_down):
             return None
-        machine = self._random.choice(machines)
+        machine = self._world.machines[self._choose([each.name for each in machines])]
         self._busy[machine.name] = kind
         self._count(kind)
         return machine
+
+    def _choose(self, names: list[str]) -> str:
+        leaders = [name for name in self.leaders() if name in names]
+        return self._random.choice(leaders if leaders and self._random.random() < 0.5 else names)
 
     def _give_back(self, machine: "Machine") -> None:
         self._busy.pop(machine.name, None)
@@ -238,7 +244,7 @@ class Faults:
     async def _isolate(self) -> None:
         """One machine from all others, in one direction or both; clients may still reach it."""
         machines = list(self._world.machines)
-        name = self._random.choice(machines)
+        name = self._choose(machines)
         others = machines if self._random.random() < 0.5 else list(self._world.network.hosts)
         how = self._random.choice(("in", "out", "both"))
         links = []
