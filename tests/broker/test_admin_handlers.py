@@ -79,6 +79,7 @@ def test_api_versions_names_the_features(connection: RawConnection) -> None:
     response = connection.call(ApiVersionsRequest("test", "1.0"), 4)
     assert response.error_code == 0
     supported = {f.name: (f.min_version, f.max_version) for f in response.supported_features}
+    assert supported.pop("penstock.two.phase.commit") == (1, 1)
     assert supported == {name: tuple(levels) for name, levels in SUPPORTED_FEATURES.items()}
     finalized = {f.name: f.max_version_level for f in response.finalized_features}
     assert finalized == DEFAULT_LEVELS

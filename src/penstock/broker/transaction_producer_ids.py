@@ -81,6 +81,8 @@ def allocate_over(channel: Channel, broker_id: int, broker_epoch: Callable[[], i
             answer = await channel.send(request, AllocateProducerIdsResponse, _ALLOCATE_TIMEOUT_MS)
         except ControllerUnavailable as error:
             return Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error))
+        if answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+            return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata log takes no records: its disk is full")
         if answer.error_code:
             # Most of all: the controller does not know this start of the broker yet, or any more.
             text = f"no producer ids from the controller: {ErrorCode(answer.error_code).message}"
