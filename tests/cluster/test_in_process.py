@@ -7,7 +7,12 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from penstock.model.errors import ErrorCode
 from penstock.testing import Cluster
+from penstock.wire.generated.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from tests.cluster.traffic import Writer, read_all
 
 SETTINGS = {"min.insync.replicas": "2"}
@@ -122,3 +127,23 @@ def test_a_leader_that_is_cut_off_is_replaced(cluster: Cluster, topic: str) -> N
     cluster.heal()
     cluster.wait_until_in_sync(topic)
     check(cluster, topic, writer)
+
+
+def test_levels_of_loggers_stay_and_settings_travel(cluster: Cluster, topic: str) -> None:
+    """One request for both, to a broker that is not the controller."""
+    active = cluster.wait_for(lambda: cluster.controller_id, "no controller")
+    asked = next(node_id for node_id in cluster.running if node_id != active)
+    request = IncrementalAlterConfigsRequest
+    wanted = [
+        request.AlterConfigsResource(8, str(asked), [request.AlterableConfig("penstock.log", 0, "DEBUG")]),
+        request.AlterConfigsResource(2, topic, [request.AlterableConfig("retention.ms", 0, "1234567")]),
+        request.AlterConfigsResource(8, str(active), [request.AlterableConfig("penstock.log", 0, "DEBUG")]),
+    ]
+    broker = cluster.brokers[asked]
+    address = ("127.0.0.1", broker.port)
+    response = broker.run(
+        broker.node.peers.request(address, request(resources=wanted), IncrementalAlterConfigsResponse, 10_000)
+    )
+    codes = {(row.resource_type, row.resource_name): row.error_code for row in response.responses}
+    assert codes == {(8, str(asked)): 0, (2, topic): 0, (8, str(active)): ErrorCode.INVALID_REQUEST}
+    assert cluster.image().topic_config(topic)["retention.ms"] == "1234567"

@@ -16,9 +16,9 @@ from penstock.metadata.image import BROKER_LOGGER_RESOURCE
 from penstock.model.errors import ErrorCode
 from penstock.model.ports import Buffer
 from penstock.security.verdicts import ANONYMOUS, Principal
-from penstock.wire.apis import ApiKey
+from penstock.wire.apis import API_TABLE, ApiKey
 from penstock.wire.errors import WireError
-from penstock.wire.header import encode_request_header
+from penstock.wire.header import decode_response_header, encode_request_header
 from penstock.wire.struct import ApiMessage
 
 if TYPE_CHECKING:
@@ -58,8 +58,11 @@ class Forwarding:
     async def answer(self, context: RequestContext, request: ApiMessage) -> Buffer:
         """The answer's frame. Without a controller in time, what this node's own handler says, which is no."""
         broker = self._broker
-        if _is_for_this_node(request):
-            return encode_response_frame(context, await broker.router.handle(context, request))
+        for_this_node, for_the_controller = _split(request)
+        if for_the_controller is None:
+            return encode_response_frame(context, await broker.router.handle(context, for_this_node))
+        if for_this_node is not None:
+            return await self._answer_both(context, for_this_node, for_the_controller)
 
         async def here() -> Buffer | None:
             response = await broker.router.handle(context, request)
@@ -76,6 +79,14 @@ class Forwarding:
         except ControllerUnavailable as error:
             log.warning("a request of %s was not forwarded: %s", context.client_host, error)
             return encode_response_frame(context, await broker.router.handle(context, request))
+
+    async def _answer_both(self, context: RequestContext, own: ApiMessage, other: ApiMessage) -> Buffer:
+        """Two answers as one; both are lists of responses."""
+        frame = memoryview(await self.answer(context, other))[4:]
+        _, position = decode_response_header(frame, context.api_key, context.api_version)
+        response: Any = API_TABLE[context.api_key].response_class().decode(frame, position, context.api_version)[0]
+        response.responses += (await self._broker.router.handle(context, own)).responses
+        return encode_response_frame(context, response)
 
     async def _forward(
         self, address: Address, context: RequestContext, request: ApiMessage, left_ms: float
@@ -105,11 +116,17 @@ class Forwarding:
         return min(own, given) if given > 0 else own
 
 
-def _is_for_this_node(request: Any) -> bool:
-    """Levels of loggers live in the process that was asked."""
-    return request.API_KEY == ApiKey.INCREMENTAL_ALTER_CONFIGS and all(
-        resource.resource_type == BROKER_LOGGER_RESOURCE for resource in request.resources
-    )
+def _split(request: Any) -> tuple[Any | None, Any | None]:
+    """What is for this node and what is for the controller: levels of loggers live in the process that was asked."""
+    if request.API_KEY != ApiKey.INCREMENTAL_ALTER_CONFIGS:
+        return None, request
+    loggers = [each for each in request.resources if each.resource_type == BROKER_LOGGER_RESOURCE]
+    if not loggers:
+        return None, request
+    others = [each for each in request.resources if each.resource_type != BROKER_LOGGER_RESOURCE]
+    if not others:
+        return request, None
+    return type(request)(loggers, request.validate_only), type(request)(others, request.validate_only)
 
 
 def encode_inner_request(context: RequestContext, request: ApiMessage) -> bytes:

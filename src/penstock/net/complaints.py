@@ -1,7 +1,7 @@
 """Log lines that clients can cause: written at a bounded rate, so that nobody can fill the disk with them."""
 
+import asyncio
 import logging
-import time
 
 _PER_SECOND = 10
 
@@ -14,7 +14,7 @@ class Complaints:
         self._left_out = 0
 
     def warn(self, message: str, *arguments: object) -> None:
-        second = int(time.monotonic())
+        second = int(asyncio.get_running_loop().time())
         if second != self._second:
             if self._left_out:
                 self._logger.warning("%d more lines like the last ones were left out", self._left_out)
