@@ -147,3 +147,18 @@ def test_levels_of_loggers_stay_and_settings_travel(cluster: Cluster, topic: str
     codes = {(row.resource_type, row.resource_name): row.error_code for row in response.responses}
     assert codes == {(8, str(asked)): 0, (2, topic): 0, (8, str(active)): ErrorCode.INVALID_REQUEST}
     assert cluster.image().topic_config(topic)["retention.ms"] == "1234567"
+
+
+@pytest.mark.parametrize("fault", ["kill", "stop"])
+def test_all_of_them_go_and_come_back(cluster: Cluster, topic: str, fault: str) -> None:
+    writer = Writer(cluster.bootstrap, topic)
+    writer.write(60)
+    if fault == "kill":
+        for node_id in cluster.running:
+            cluster.kill(node_id)
+    else:
+        cluster.stop()
+    cluster.start()
+    cluster.wait_until_in_sync(topic)
+    writer.write(60)
+    check(cluster, topic, writer)
