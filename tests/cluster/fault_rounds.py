@@ -82,18 +82,22 @@ class Outcome(NamedTuple):
 class FaultRounds(AbstractContextManager["FaultRounds"]):
     """A cluster, a topic, and clients at work."""
 
-    def __init__(self, cluster: ClusterProcesses, directory: Path, *, default_timeouts: bool = False) -> None:
+    def __init__(
+        self, cluster: ClusterProcesses, directory: Path, *, default_timeouts: bool = False, java: bool = True
+    ) -> None:
         self.cluster = cluster
         self.view = ClusterView(cluster)
         self.outcomes: list[Outcome] = []
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)
         self.view.wait_whole(TOPIC)
-        java_log = directory / "java.log"
         self.clients: list[Traffic] = [
-            ConfluentTraffic(cluster.bootstrap, TOPIC, PARTITIONS, default_timeouts=default_timeouts),
-            JavaTraffic(cluster.bootstrap, TOPIC, PARTITIONS, java_log, default_timeouts=default_timeouts),
+            ConfluentTraffic(cluster.bootstrap, TOPIC, PARTITIONS, default_timeouts=default_timeouts)
         ]
+        if java:
+            log = directory / "java.log"
+            client = JavaTraffic(cluster.bootstrap, TOPIC, PARTITIONS, log, default_timeouts=default_timeouts)
+            self.clients.append(client)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -138,6 +142,13 @@ class FaultRounds(AbstractContextManager["FaultRounds"]):
             )
 
         _wait(complete, lambda: f"a group does not go on: {[(g.name, g.committed, g.next_offset) for g in groups]}")
+
+    def outages(self, silent_s: float = 0.5) -> int:
+        """Partitions in which nothing was acknowledged for so long."""
+        now = time.monotonic()
+        ledgers = [client.ledger for client in self.clients]
+        last = [max(each.acknowledged[p][-1].acknowledged_at for each in ledgers) for p in range(PARTITIONS)]
+        return sum(now - moment > silent_s for moment in last)
 
     # -- a round ----------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ class MemberProcess:
     def __init__(self, member: Member) -> None:
         self.member = member
         self.log_path = member.config_file.with_suffix(".log")
+        self.program = ["-m", "penstock"]
         self._process: subprocess.Popen[bytes] | None = None
         self._log_seen_bytes = 0
         self._asleep = False
@@ -48,7 +49,7 @@ class MemberProcess:
 
     def begin_start(self) -> None:
         assert self._process is None, "already running"
-        command = [sys.executable, "-m", "penstock", "broker", "--config", str(self.member.config_file)]
+        command = [sys.executable, *self.program, "broker", "--config", str(self.member.config_file)]
         self._log_seen_bytes = self.log_path.stat().st_size if self.log_path.exists() else 0
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
