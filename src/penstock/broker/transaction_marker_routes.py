@@ -7,6 +7,7 @@ of its coordinator has it, so what is missing was deleted, and what another brok
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from penstock.broker.peer_batches import AskBroker, PeerBatches, Question
 from penstock.broker.peers import PeerUnreachable
@@ -16,7 +17,11 @@ from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import NO_LEADER
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
-from penstock.wire.generated.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+
+if TYPE_CHECKING:
+    from penstock.wire.generated.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+
+# What goes over the wire is imported with the first marker for another broker: a node that is alone never needs it.
 
 _TIMEOUT_MS = 10_000.0
 # Answers wait until markers are committed over there, so nobody else may have to wait behind them.
@@ -65,6 +70,8 @@ class RoutedMarkers:
             )
 
     async def _carry(self, broker_id: int, markings: Sequence[_Marking]) -> None:
+        from penstock.wire.generated.write_txn_markers import WriteTxnMarkersResponse
+
         try:
             response = await self._ask(
                 broker_id, _request(markings), WriteTxnMarkersResponse, _TIMEOUT_MS, channel=_CHANNEL
@@ -85,7 +92,9 @@ def _leader(image: MetadataImage, where: TopicPartition) -> int:
     return partition.leader if partition is not None else NO_LEADER
 
 
-def _request(markings: Sequence[_Marking]) -> WriteTxnMarkersRequest:
+def _request(markings: Sequence[_Marking]) -> "WriteTxnMarkersRequest":
+    from penstock.wire.generated.write_txn_markers import WriteTxnMarkersRequest
+
     topics: dict[EndMarker, dict[str, list[int]]] = defaultdict(dict)
     for marking in markings:
         indexes = topics[marking.marker].setdefault(marking.where.topic, [])
@@ -106,7 +115,7 @@ def _request(markings: Sequence[_Marking]) -> WriteTxnMarkersRequest:
     )
 
 
-def _outcome(response: WriteTxnMarkersResponse) -> dict[tuple[int, str, int], int]:
+def _outcome(response: "WriteTxnMarkersResponse") -> dict[tuple[int, str, int], int]:
     return {
         (result.producer_id, topic.name, partition.partition_index): partition.error_code
         for result in response.markers

@@ -8,7 +8,6 @@ from typing import Protocol, TypeVar
 from penstock.broker.controller_channel import ControllerUnavailable
 from penstock.controller.producer_ids import ProducerIdBlock
 from penstock.model.errors import ErrorCode, Refusal
-from penstock.wire.generated.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from penstock.wire.struct import ApiMessage
 
 R = TypeVar("R", bound=ApiMessage)
@@ -76,6 +75,11 @@ def allocate_over(channel: Channel, broker_id: int, broker_epoch: Callable[[], i
     """Blocks come from the active controller, wherever it is."""
 
     async def allocate() -> ProducerIdBlock | Refusal:
+        from penstock.wire.generated.allocate_producer_ids import (
+            AllocateProducerIdsRequest,
+            AllocateProducerIdsResponse,
+        )
+
         request = AllocateProducerIdsRequest(broker_id, broker_epoch())
         try:
             answer = await channel.send(request, AllocateProducerIdsResponse, _ALLOCATE_TIMEOUT_MS)

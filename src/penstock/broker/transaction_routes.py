@@ -9,7 +9,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.broker.peer_batches import AskBroker, PeerBatches, Question
 from penstock.broker.peers import PeerUnreachable
@@ -20,12 +20,14 @@ from penstock.metadata.settings.broker_settings import BrokerSettings
 from penstock.model.errors import ErrorCode
 from penstock.model.hashing import coordinator_partition
 from penstock.model.ids import TopicPartition
-from penstock.wire.generated.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+
+if TYPE_CHECKING:
+    from penstock.wire.generated.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+
+# What goes over the wire is imported with the first question to another broker: a node that is alone never needs it.
 
 _TIMEOUT_MS = 5_000.0
 _CHANNEL = "transactions"
-
-Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
 
 # The hash of a name costs microseconds and never changes; every first record of a transaction asks for it.
 _partition_of = lru_cache(maxsize=1 << 16)(coordinator_partition)
@@ -131,6 +133,8 @@ class TransactionRoutes:
         return await answer
 
     async def _carry(self, broker_id: int, questions: Sequence[_Asked]) -> None:
+        from penstock.wire.generated.add_partitions_to_txn import AddPartitionsToTxnResponse
+
         try:
             response = await self._ask(
                 broker_id, _request(questions), AddPartitionsToTxnResponse, _TIMEOUT_MS, channel=_CHANNEL
@@ -155,7 +159,10 @@ def _coordinator(image: MetadataImage, transactional_id: str) -> int:
     return topic.partitions[_partition_of(transactional_id, len(topic.partitions))].leader
 
 
-def _request(questions: Sequence[_Asked]) -> AddPartitionsToTxnRequest:
+def _request(questions: Sequence[_Asked]) -> "AddPartitionsToTxnRequest":
+    from penstock.wire.generated.add_partitions_to_txn import AddPartitionsToTxnRequest
+
+    topic_of = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
     topics: dict[_Claim, dict[str, list[int]]] = defaultdict(dict)
     for asked in questions:
         named = topics[asked.claim]
@@ -166,14 +173,14 @@ def _request(questions: Sequence[_Asked]) -> AddPartitionsToTxnRequest:
     return AddPartitionsToTxnRequest(
         transactions=[
             AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
-                *claim, topics=[Topic(*topic) for topic in named.items()]
+                *claim, topics=[topic_of(*topic) for topic in named.items()]
             )
             for claim, named in topics.items()
         ]
     )
 
 
-def _outcome(response: AddPartitionsToTxnResponse) -> dict[tuple[str, str, int], int]:
+def _outcome(response: "AddPartitionsToTxnResponse") -> dict[tuple[str, str, int], int]:
     return {
         (result.transactional_id, topic.name, partition.partition_index): partition.partition_error_code
         for result in response.results_by_transaction
