@@ -303,5 +303,6 @@ async def _stop(client: Any) -> None:
     """A client that cannot say goodbye in time is dropped, as a program that exits would drop it."""
     import aiokafka.errors
 
-    with contextlib.suppress(TimeoutError, aiokafka.errors.KafkaError, OSError):
+    # aiokafka lets the cancellation of a task of its own through, when that was waiting to try again.
+    with contextlib.suppress(TimeoutError, aiokafka.errors.KafkaError, OSError, asyncio.CancelledError):
         await asyncio.wait_for(client.stop(), _STOP_S)

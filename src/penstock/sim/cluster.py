@@ -15,6 +15,7 @@ from penstock.sim.clients import Client, ConsumingClient, ProducingClient, Trans
 from penstock.sim.faults import KINDS, FaultRates, Faults, draw_rates
 from penstock.sim.history import History, Send, TopicPartition
 from penstock.sim.machine import Machine
+from penstock.sim.operator import OperatingClient
 from penstock.sim.world import World, WorldFailed
 
 TOPIC = "t"
@@ -33,6 +34,7 @@ class Shape(NamedTuple):
     producers: int
     consumers: int
     transactional: bool
+    operator: bool
     seconds: float
     segment_bytes: int
     session_ms: int
@@ -64,6 +66,7 @@ def draw_shape(chance: random.Random, nodes: int) -> Shape:
         producers=chance.choice((1, 2)),
         consumers=chance.choice((0, 1, 2)),
         transactional=chance.random() < 0.3,
+        operator=chance.random() < 0.3 and nodes > 1,
         seconds=chance.choice((4.0, 8.0, 15.0)),
         segment_bytes=chance.choice((1_500, 10_000, 1 << 30)),
         session_ms=chance.choice((600, 1_000, 3_000)),
@@ -135,6 +138,8 @@ class Cluster:
         await self.faults.run(self.shape.seconds)
         await self.faults.heal()
         await self._wait_until_all_work()
+        for client in self.clients:
+            client.stopping = isinstance(client, OperatingClient)
         await self._wait_until_whole()
         for client in self.clients:
             client.stopping = True
@@ -163,6 +168,8 @@ class Cluster:
                     world, self.history, f"c{number}", self.bootstrap, TOPIC, group, read_committed=committed
                 )
             )
+        if shape.operator:
+            self.clients.append(OperatingClient(world, self.history, "op", self.bootstrap, TOPIC, shape.partitions))
         for client in self.clients:
             client.on_acknowledged = self.law.acknowledged
         return [asyncio.ensure_future(world.add_client(each.name).call(each.run())) for each in self.clients]
@@ -194,6 +201,8 @@ class Cluster:
         """What was done so far, by producers and by groups: a member may have no partition."""
         done: dict[str, int] = {}
         for client in self.clients:
+            if isinstance(client, OperatingClient):
+                continue  # what it wants may be refused for good reasons
             name = client.group if isinstance(client, ConsumingClient) else client.name
             done[name] = done.get(name, 0) + client.successes
         return done
