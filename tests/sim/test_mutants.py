@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.sim.cluster import run_seed
-from tests.sim.mutants import MUTANTS, Mutant
+from tests.sim.mutants import FOUND_ELSEWHERE, MUTANTS, Mutant
 
 pytest.importorskip("aiokafka")
 
@@ -36,3 +36,14 @@ def test_a_mutant_is_found_in_time(mutant: Mutant) -> None:
     found = find(mutant)
     print(f"{mutant.name}: {found}")
     assert found is not None
+
+
+def test_the_list_of_those_found_elsewhere_is_true() -> None:
+    from tests.controller.test_lives import MUTANTS as CONTROLLER
+    from tests.quorum.mutants import MUTANTS as QUORUM
+    from tests.replication.test_mutants import MUTANTS as REPLICATION
+
+    known = {*QUORUM, *REPLICATION, *CONTROLLER}
+    for names in FOUND_ELSEWHERE.values():
+        assert known.issuperset(names)
+    assert len(MUTANTS) + len(known) >= 20
