@@ -8,6 +8,7 @@ must come out dense, in order and once, and those that were acknowledged at the 
 import subprocess
 import threading
 import time
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,10 @@ class Acknowledged(NamedTuple):
     acknowledged_at: float
 
 
+def _acknowledged_at(entry: Acknowledged) -> float:
+    return entry.acknowledged_at
+
+
 class Ledger:
     """What one producer was told, by partition."""
 
@@ -51,12 +56,13 @@ class Ledger:
         """The longest time without an acknowledgement from `since` on; None before one came for a record that was
         sent after `ended`."""
         longest, before = 0.0, since
-        for entry in list(self.acknowledged[partition]):
-            if entry.acknowledged_at >= since:
-                longest = max(longest, entry.acknowledged_at - before)
-                before = entry.acknowledged_at
-                if entry.sent_at >= ended:
-                    return longest
+        entries = self.acknowledged[partition]
+        for at in range(bisect_left(entries, since, key=_acknowledged_at), len(entries)):
+            entry = entries[at]
+            longest = max(longest, entry.acknowledged_at - before)
+            before = entry.acknowledged_at
+            if entry.sent_at >= ended:
+                return longest
         return None
 
 
@@ -95,7 +101,10 @@ class Traffic:
     def stop(self) -> None:
         raise NotImplementedError
 
-    def check(self, *, idle: bool = False) -> None:
+    def replace_consumer(self) -> None:
+        """Where the library can: another member takes over from what was committed."""
+
+    def check(self) -> None:
         assert not self.ledger.failures, f"{self.ledger.name}: {self.ledger.failures[:3]}"
         wrong = [text for group in self.groups.values() for text in group.wrong]
         assert not wrong, wrong[:5]
@@ -113,11 +122,13 @@ class ConfluentTraffic(Traffic):
                 "api.version.request.timeout.ms": REQUEST_TIMEOUT_MS,
                 "socket.connection.setup.timeout.ms": REQUEST_TIMEOUT_MS,
                 "reconnect.backoff.max.ms": 200,
+                "retry.backoff.max.ms": 200,
             }
         self._quick = not default_timeouts
         self._group = self.groups["confluent-classic"] = GroupLedger("confluent-classic")
         self._producing_ends = threading.Event()
         self._consuming_ends = threading.Event()
+        self._replacing = threading.Event()
         self._producing = _thread(self._produce, self.ledger.failures)
         self._consuming = _thread(self._consume, self.ledger.failures)
 
@@ -153,7 +164,7 @@ class ConfluentTraffic(Traffic):
         group = {"group.id": self._group.name, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
         consumer = Consumer({**self._config, **group, **quick})
         consumer.subscribe([self._topic])
-        while not self._consuming_ends.is_set():
+        while not (self._consuming_ends.is_set() or self._replacing.is_set()):
             read: dict[int, int] = {}
             for message in consumer.consume(500, 0.1):
                 if message.error() is None:
@@ -172,6 +183,13 @@ class ConfluentTraffic(Traffic):
         for entry in done or []:
             if entry.error is None:
                 self._group.commit_acknowledged(entry.partition, entry.offset)
+
+    def replace_consumer(self) -> None:
+        self._replacing.set()
+        self._consuming.join(END_S)
+        assert not self._consuming.is_alive(), "the consumer does not come to an end"
+        self._replacing.clear()
+        self._consuming = _thread(self._consume, self.ledger.failures)
 
     def stop_producing(self) -> None:
         self._producing_ends.set()
@@ -257,6 +275,17 @@ def _thread(target: Callable[[], None], failures: list[str]) -> threading.Thread
     thread = threading.Thread(target=guarded, daemon=True)
     thread.start()
     return thread
+
+
+def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> dict[int, int]:
+    """What the group's coordinator has, of partitions for which it has anything."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    try:
+        asked = [TopicPartition(topic, partition) for partition in range(partitions)]
+        found = consumer.committed(asked, timeout=30)
+    finally:
+        consumer.close()
+    return {entry.partition: entry.offset for entry in found if entry.offset >= 0}
 
 
 def read_topic(bootstrap: str, topic: str, partitions: int) -> dict[int, list[bytes]]:

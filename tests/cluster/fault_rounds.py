@@ -16,7 +16,14 @@ from typing import NamedTuple, Self
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.testing.cluster import free_ports
-from tests.cluster.fault_clients import ConfluentTraffic, JavaTraffic, Traffic, check_records, read_topic
+from tests.cluster.fault_clients import (
+    ConfluentTraffic,
+    JavaTraffic,
+    Traffic,
+    check_records,
+    committed_offsets,
+    read_topic,
+)
 from tests.cluster.fault_proxy import CuttableNetwork, Way
 from tests.cluster.fault_view import ClusterView
 from tests.cluster.processes import ClusterProcesses
@@ -169,12 +176,25 @@ class FaultRounds(AbstractContextManager["FaultRounds"]):
         return outcome
 
     def heal(self) -> None:
+        for client in self.clients:
+            client.replace_consumer()
         self.view.silent.clear()
         self.view.wait_whole(TOPIC, "__consumer_offsets")
         self.go_on()
         self.groups_go_on()
+        self.check_commits()
         for client in self.clients:
             client.check()
+
+    def check_commits(self) -> None:
+        """No commit that was acknowledged is gone; nothing is committed that was not read."""
+        for group in [group for client in self.clients for group in client.groups.values()]:
+            acknowledged = dict(group.committed)
+            stored = committed_offsets(self.cluster.bootstrap, group.name, TOPIC, PARTITIONS)
+            read = dict(group.next_offset)
+            wrong = {p: (offset, stored.get(p)) for p, offset in acknowledged.items() if stored.get(p, -1) < offset}
+            assert not wrong, f"{group.name}: commits are lost (acknowledged, found): {wrong}"
+            assert all(offset <= read[p] for p, offset in stored.items()), f"{group.name}: {stored}, read {read}"
 
     def led_by(self, node_id: int) -> set[int]:
         return {partition for partition, leader in self.view.leaders(TOPIC).items() if leader == node_id}
