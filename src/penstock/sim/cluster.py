@@ -136,7 +136,7 @@ class Cluster:
         await asyncio.gather(*(self._start(machine) for machine in self.world.machines.values()))
         working = self._start_clients()
         await self.faults.run(self.shape.seconds)
-        await self.faults.heal()
+        await asyncio.wait_for(self.faults.heal(), 3 * LIVENESS_S)
         await self._wait_until_all_work()
         for client in self.clients:
             client.stopping = isinstance(client, OperatingClient)

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from penstock.sim import probe
 from penstock.sim.loop import PoolTimes
 
 if TYPE_CHECKING:
@@ -106,9 +107,11 @@ class Faults:
             machine.disk.capacity_bytes = None
         world.loop.pool_times.clear()
         world.network.heal_all()
+        watch = asyncio.ensure_future(self._restart_what_is_offline())
         for task in self._tasks:  # more come while these end
             await task
         await asyncio.gather(*(self._bring_up(machine) for machine in world.machines.values()))
+        watch.cancel()
 
     # -- choosing -------------------------------------------------------------------------------------------------
 
@@ -146,6 +149,15 @@ class Faults:
                 await machine.start()
             else:
                 await asyncio.sleep(0.1)
+
+    async def _restart_what_is_offline(self) -> None:
+        """A log directory that failed is offline until restart, as its log line says: somebody has to do that."""
+        while True:
+            for machine in self._world.machines.values():
+                if probe.has_failed_directory(machine):
+                    self._world.note(machine.name, "has a failed log directory and is killed to be started again")
+                    machine.kill()
+            await asyncio.sleep(0.5)
 
     async def _operate(self) -> None:
         """Somebody looks after the machines: a node that gave up is started again."""

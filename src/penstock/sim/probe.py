@@ -20,6 +20,11 @@ def broker_of(machine: "Machine") -> "Broker | None":
     return getattr(machine.node, "broker", None) if machine.is_up else None
 
 
+def has_failed_directory(machine: "Machine") -> bool:
+    broker = broker_of(machine)
+    return broker is not None and any(directory.failure is not None for directory in broker.logs.directories)
+
+
 def quorum_of(broker: "Broker") -> Quorum | None:
     driver: Any = broker.driver
     quorum: Quorum | None = getattr(driver, "_core", None) or getattr(driver, "_quorum", None)
