@@ -38,6 +38,9 @@ def test_a_new_broker_is_fenced_until_it_has_caught_up() -> None:
 def test_only_the_registered_incarnation_is_heard() -> None:
     cluster = Cluster(2)
     assert code_of(cluster.beat(2, epoch=1)) == ErrorCode.STALE_BROKER_EPOCH
+    refused = cluster.run(lambda view: decide_unregister_broker(view, 2, cluster.settings))
+    assert code_of(refused) == ErrorCode.INVALID_REQUEST, "it is running"
+    assert cluster.fence(2)
     cluster.run(lambda view: decide_unregister_broker(view, 2, cluster.settings))
     assert code_of(cluster.run(lambda view: decide_unregister_broker(view, 2, cluster.settings))) == (
         ErrorCode.BROKER_ID_NOT_REGISTERED

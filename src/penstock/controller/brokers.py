@@ -123,10 +123,16 @@ def _partition_changes(
 
 
 def decide_unregister_broker(view: View, broker_id: int, settings: BrokerSettings) -> Decision[Refusal | None]:
-    """Removes a broker for good. Its replicas stay named until they are reassigned; it leads nothing any more."""
+    """Removes a broker for good. Its replicas stay named until they are reassigned; it leads nothing any more.
+
+    One that is running is refused (Kafka lets it go): it would be alive and serve nobody.
+    """
     broker = view.image.brokers.get(broker_id)
     if broker is None:
         return Decision([], unknown_broker(broker_id))
+    if not broker.fenced:
+        reason = f"broker {broker_id} is running; stop it first"
+        return Decision([], Refusal(ErrorCode.INVALID_REQUEST, reason))
     changes = changes_by_fencing(view.image, broker_id, Rules(view.image, settings))
     return Decision(chain(changes, [UnregisterBrokerRecord(broker_id, broker.epoch)]), None)
 
