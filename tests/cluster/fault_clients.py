@@ -21,6 +21,7 @@ from tests.external import java_classpath
 from tests.waiting import eventually
 
 PAUSE_S = 0.05
+COMMIT_S = 0.3  # what was read since is read again by the member that takes over
 REQUEST_TIMEOUT_MS = 1_000  # a broker that sleeps never answers; by default it is waited for half a minute
 END_S = 60.0
 
@@ -164,15 +165,17 @@ class ConfluentTraffic(Traffic):
         group = {"group.id": self._group.name, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
         consumer = Consumer({**self._config, **group, **quick})
         consumer.subscribe([self._topic])
+        read: dict[int, int] = {}
+        due = time.monotonic() + COMMIT_S
         while not (self._consuming_ends.is_set() or self._replacing.is_set()):
-            read: dict[int, int] = {}
             for message in consumer.consume(500, 0.1):
                 if message.error() is None:
                     offset = message.offset()
                     self._group.received(message.partition(), offset, offset)
                     read[message.partition()] = offset + 1
-            if read:
+            if read and time.monotonic() >= due:
                 self._commit(consumer, [TopicPartition(self._topic, p, offset) for p, offset in read.items()])
+                read, due = {}, time.monotonic() + COMMIT_S
         consumer.close()
 
     def _commit(self, consumer: Consumer, offsets: list[TopicPartition]) -> None:

@@ -55,5 +55,8 @@ async def handle(broker: "Broker", context: RequestContext, request: EnvelopeReq
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     if says_not_controller(response):
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
-    frame = encode_response_frame(inner_context, response)
+    try:
+        frame = encode_response_frame(inner_context, response)
+    except WireError as error:  # this node's fault, not the sender's
+        raise AssertionError(f"a response of this controller cannot be encoded: {error}") from error
     return EnvelopeResponse(response_data=bytes(memoryview(frame)[4:]))
