@@ -33,5 +33,7 @@ def test_a_leader_counts_from_the_majority() -> None:
 def test_a_follower_counts_from_its_leaders_answer() -> None:
     timeouts = QuorumTimeouts()
     follower = Follower(3, 2, 7_000.0 + timeouts.fetch_timeout_ms)
+    assert silence_ms(Role(follower), 7_300.0) is None, "an announcement is no answer"  # type: ignore[arg-type]
+    follower.has_fetched = True
     assert silence_ms(Role(follower), 7_300.0) == 300.0  # type: ignore[arg-type]
     assert silence_ms(Role(Unattached(3, 9_000.0)), 7_300.0) is None  # type: ignore[arg-type]

@@ -112,9 +112,11 @@ class ControllerClock:
         driver = self._broker.driver
         self._watching = None
         if not driver.is_active and not self._stopped:
-            if driver.leader_id not in (None, self._broker.node_id):
-                self._former_id = driver.leader_id
-                self._former_heard_ms = self.now_ms() - (driver.silence_ms or 0.0)
+            leader_id, silence_ms = driver.leader_id, driver.silence_ms
+            if leader_id not in (None, self._broker.node_id):
+                if leader_id != self._former_id or silence_ms is not None:
+                    self._former_heard_ms = self.now_ms() - (silence_ms or 0.0)
+                self._former_id = leader_id
             self._watching = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
     async def stop(self) -> None:

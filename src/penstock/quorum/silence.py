@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 
 def silence_ms(quorum: "Quorum", now_ms: float) -> float | None:
-    """Since a majority fetched from this leader, or since this follower's leader answered; None in other roles."""
+    """Since a majority fetched from this leader, or since this follower's leader answered; None in other roles, and
+    for a leader that only announced itself: one that is deaf does so too."""
     role = quorum.role
     if isinstance(role, Leader):
         lost_at_ms = role.quorum_lost_at_ms(quorum.local, quorum.voters, quorum.timeouts)
         return max(0.0, now_ms - lost_at_ms + quorum.timeouts.check_quorum_ms)
-    if isinstance(role, Follower):
+    if isinstance(role, Follower) and role.has_fetched:
         return max(0.0, now_ms - role.fetch_deadline_ms + quorum.timeouts.fetch_timeout_ms)
     return None
