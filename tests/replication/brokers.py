@@ -43,7 +43,7 @@ class FakeDriver:
     """Committed metadata, handed over by the test."""
 
     is_active = False
-    leader_id = leader_address = None
+    leader_id = leader_address = silence_ms = None
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.static_settings = self.settings = settings
