@@ -9,7 +9,9 @@ from typing import Any
 from penstock.broker.controller_service import ControllerService
 from penstock.broker.metadata_driver import MetadataDriver
 from penstock.broker.metadata_store import MetadataStore
+from penstock.broker.transaction_producer_ids import ProducerIdBlocks
 from penstock.controller.brokers import Registration
+from penstock.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from penstock.controller.topics import CreatedTopic, NewTopic, decide_create_topics, decide_delete_topics
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import MetadataImage, TopicImage
@@ -43,8 +45,12 @@ class MetadataNode:
         self.store = MetadataStore(disk, clock, "/data", self.settings)
         self.driver = MetadataDriver(self.store, self.settings, DIRECTORY_ID, InlineExecutor(), self.failures.append)
         self.driver.add_listener(lambda delta, image: self.published.append((delta, image)))
-        self.controller = ControllerService(self.driver, clock, 1)
+        self.controller = ControllerService(self.driver, clock)
+        self.producer_ids = ProducerIdBlocks(self._allocate)
         self.rng = rng or SystemRng()
+
+    async def _allocate(self) -> ProducerIdBlock | Refusal:
+        return await self.controller.submit(lambda view: decide_allocate_producer_ids(view.image, 1))
 
     @property
     def image(self) -> MetadataImage:

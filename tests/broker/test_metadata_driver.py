@@ -321,7 +321,7 @@ def test_producer_ids_are_never_given_twice() -> None:
 
     async def main() -> list[int | Refusal]:
         async with running(disk) as node:
-            return [await node.controller.next_producer_id() for _ in range(1_500)]
+            return [await node.producer_ids.next_producer_id() for _ in range(1_500)]
 
     given = live(main) + live(main)
     assert len(set(given)) == 3_000

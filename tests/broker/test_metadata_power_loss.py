@@ -120,7 +120,7 @@ class Story:
             await self.answered(node.delete(name))
             self.absent.add(name)
         else:
-            producer_id = await self.answered(node.controller.next_producer_id())
+            producer_id = await self.answered(node.producer_ids.next_producer_id())
             assert isinstance(producer_id, int)
             assert producer_id not in self.producer_ids
             self.producer_ids.add(producer_id)

@@ -111,7 +111,7 @@ class DriverNode:
         )
         self.driver.controller_endpoints = (Endpoint("CONTROLLER", "localhost", number),)
         self.store = store
-        self.controller = ControllerService(self.driver, clock, number)
+        self.controller = ControllerService(self.driver, clock)
         self.leaderships: list[bool] = []
         self.driver.add_leadership_listener(self.leaderships.append)
 

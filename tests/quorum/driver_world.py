@@ -70,7 +70,7 @@ class DriverMachine:
         driver.controller_endpoints = (Endpoint("CONTROLLER", "h", self.number),)
         await driver.start()
         self.driver = driver
-        self.controller = ControllerService(driver, self.clock, self.number)
+        self.controller = ControllerService(driver, self.clock)
         assert driver.epoch >= self.epoch, "R2"
         self.epoch = driver.epoch
 

@@ -77,7 +77,7 @@ class Broker:
         self.pool = pool
         self.logs = logs
         self.driver = driver
-        self.controller = ControllerService(driver, clock, self.node_id)
+        self.controller = ControllerService(driver, clock)
         self.controller_clock = ControllerClock(self)
         self.probes = BrokerProbes(self, self.controller_clock.dead)
         self.peers = peers or Peers(f"broker-{self.node_id}")
@@ -110,6 +110,11 @@ class Broker:
         self.router = Router(self, self.produce, self.fetch)
         self._directories = dict(zip(directory_ids, logs.directories, strict=True))
         logs.on_directory_failed = self._directory_failed
+        self._listen(routed_markers)
+
+    def _listen(self, routed_markers: RoutedMarkers) -> None:
+        """Who is told of committed metadata, in this order: partitions before the coordinators that stand on them."""
+        driver = self.driver
         driver.add_listener(self._follow_metadata)
         driver.add_listener(self.groups.on_metadata)
         driver.add_listener(routed_markers.on_metadata)

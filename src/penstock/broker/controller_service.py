@@ -11,7 +11,6 @@ from typing import TypeVar
 from penstock.broker.metadata_driver import MetadataDriver, MetadataUnavailable, NotController
 from penstock.controller.brokers import Registration, decide_bootstrap, decide_register_broker
 from penstock.controller.decision import Decision, View
-from penstock.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Clock
 
@@ -19,15 +18,12 @@ AnswerT = TypeVar("AnswerT")
 
 
 class ControllerService:
-    """What handlers ask to change the cluster. Also hands out producer ids from this broker's block."""
+    """What handlers ask to change the cluster."""
 
-    def __init__(self, driver: MetadataDriver, clock: Clock, node_id: int) -> None:
+    def __init__(self, driver: MetadataDriver, clock: Clock) -> None:
         self._driver = driver
         self._clock = clock
-        self._node_id = node_id
         self._turn = asyncio.Lock()
-        self._producer_ids = ProducerIdBlock(0, 0)
-        self._allocating = asyncio.Lock()
 
     async def submit(
         self,
@@ -60,17 +56,3 @@ class ControllerService:
         """The first decisions of a start: feature levels of a new cluster, and this broker. One commit for both."""
         await self._append(lambda view: decide_bootstrap(view.image))
         return await self.submit(lambda view: decide_register_broker(view, registration, self._driver.settings))
-
-    async def next_producer_id(self) -> int | Refusal:
-        async with self._allocating:
-            if self._producer_ids.first >= self._producer_ids.end:
-                block = await self.submit(
-                    lambda view: decide_allocate_producer_ids(view.image, self._node_id),
-                    unavailable=lambda refusal: refusal,
-                )
-                if isinstance(block, Refusal):
-                    return block
-                self._producer_ids = block
-            first, end = self._producer_ids
-            self._producer_ids = ProducerIdBlock(first + 1, end)
-            return first

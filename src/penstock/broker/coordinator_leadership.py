@@ -8,8 +8,10 @@ image has moved it elsewhere by then. What a shard is made of is the business of
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
+from penstock.broker.background import report_fault
 from penstock.broker.group_partition import CoordinatorPartition, OpenPartition
 from penstock.metadata.image import TopicImage
 from penstock.model.errors import ErrorCode, Refusal
@@ -151,7 +153,7 @@ class CoordinatorLeadership(Generic[LedT]):
         slot.reload = None
         slot.settled.clear()
         slot.task = asyncio.get_running_loop().create_task(self._load(slot))
-        slot.task.add_done_callback(_report_fault)
+        slot.task.add_done_callback(partial(report_fault, message="loading a coordinator's shard failed"))
 
     async def _load(self, slot: _Slot[LedT]) -> None:
         try:
@@ -198,10 +200,3 @@ class CoordinatorLeadership(Generic[LedT]):
         delay = min(_RELOAD_SECONDS * 2**slot.failures, _MAX_RELOAD_SECONDS)
         slot.failures += 1
         slot.reload = asyncio.get_running_loop().call_later(delay, self._begin_load, slot)
-
-
-def _report_fault(task: "asyncio.Task[None]") -> None:
-    """A load that raised something unforeseen must not go unnoticed: nobody awaits it."""
-    if not task.cancelled() and (fault := task.exception()) is not None:
-        message = "loading a coordinator's shard failed"
-        task.get_loop().call_exception_handler({"message": message, "exception": fault, "task": task})

@@ -6,10 +6,12 @@ answer comes, the same proposal is sent again.
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.broker.background import report_fault
 from penstock.broker.controller_channel import ControllerUnavailable
-from penstock.model.errors import ErrorCode, describe_error
+from penstock.model.errors import describe_error, error_of
 from penstock.replication.leader_state import IsrAnswer, IsrProposal
 from penstock.replication.partition import Partition
 from penstock.wire.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
@@ -37,7 +39,7 @@ class IsrChanges:
         self._waiting[partition.topic_id, partition.index] = (partition, proposal)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._work())
-            self._task.add_done_callback(_report_fault)
+            self._task.add_done_callback(partial(report_fault, message="in-sync sets are not changed any more"))
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -103,7 +105,7 @@ class IsrChanges:
                 if entry is None:
                     continue
                 partition, proposal = entry
-                answer = IsrAnswer(_error(row.error_code), row.leader_epoch, row.partition_epoch)
+                answer = IsrAnswer(error_of(row.error_code), row.leader_epoch, row.partition_epoch)
                 if partition.isr_answered(proposal, answer):
                     settled = False
                     self._waiting.setdefault((topic.topic_id, row.partition_index), entry)
@@ -118,16 +120,3 @@ class IsrChanges:
 def _is_pending(partition: Partition, proposal: IsrProposal) -> bool:
     """Whether it still matters: neither metadata nor another answer has settled it."""
     return partition.leader_state is not None and partition.leader_state.pending is proposal
-
-
-def _error(code: int) -> ErrorCode:
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-def _report_fault(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (fault := task.exception()) is not None:
-        message = "changes of in-sync sets are not sent any more"
-        task.get_loop().call_exception_handler({"message": message, "exception": fault, "task": task})

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.broker.quorum_addresses import METADATA_TOPIC_ID, Place, Sender
 from penstock.metadata.image import METADATA_TOPIC
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, error_of
 from penstock.quorum import messages as q
 from penstock.quorum.election_state import ReplicaKey
 from penstock.wire.generated.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
@@ -242,7 +242,7 @@ def decode_response(message: Any) -> tuple[q.Response | None, list[Place]]:
     at = _only_partition(listed)
     if message.error_code != ErrorCode.NONE or at is None:
         return None, places
-    error = _error(at.error_code)
+    error = error_of(at.error_code)
     if isinstance(message, FetchResponse):
         return _decode_fetch_response(at, error), places
     if isinstance(message, FetchSnapshotResponse):
@@ -266,10 +266,3 @@ def _decode_fetch_response(at: FetchResponse.PartitionData, error: ErrorCode) ->
         q.SnapshotId(snapshot.end_offset, snapshot.epoch) if snapshot.end_offset >= 0 else None,
         records=bytes(at.records) if at.records else None,  # the frame is not ours to keep
     )
-
-
-def _error(code: int) -> ErrorCode:
-    try:
-        return ErrorCode(code)
-    except ValueError:  # of a newer release
-        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -13,13 +13,15 @@ Hard rules:
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.addresses import peer_address
+from penstock.broker.background import report_fault
 from penstock.broker.peers import PeerUnreachable
 from penstock.broker.replica_session import ReplicaSession
 from penstock.metadata.partition import NO_LEADER
-from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.errors import ErrorCode, Refusal, error_of
 from penstock.net.requester import ResponseFrame
 from penstock.replication.counters import ReplicationCounters
 from penstock.replication.follower_state import Fetched, FetchPosition, Kind
@@ -130,7 +132,7 @@ class LeaderFetcher:
         self.is_pausing = False
         self.heard_at = broker.clock.monotonic()
         self.task = asyncio.get_running_loop().create_task(self._run())
-        self.task.add_done_callback(_report_fault)
+        self.task.add_done_callback(partial(report_fault, message="a replica fetcher has ended"))
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -278,7 +280,7 @@ class LeaderFetcher:
         now_s = broker.clock.monotonic()
         records = told.records or b""
         fetched = Fetched(
-            _error(told.error_code), told.high_watermark, told.log_start_offset, _diverging(told), records
+            error_of(told.error_code), told.high_watermark, told.log_start_offset, _diverging(told), records
         )
         before = partition.high_watermark
         outcome = partition.apply_fetched(position, fetched, int(now_s * 1000))
@@ -321,17 +323,3 @@ def _finish(done: "asyncio.Future[None]") -> Callable[[ErrorCode], None]:
 def _diverging(told: FetchResponse.PartitionData) -> tuple[int, int] | None:
     epoch = told.diverging_epoch
     return (epoch.epoch, epoch.end_offset) if epoch.end_offset >= 0 else None
-
-
-def _error(code: int) -> ErrorCode:
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-def _report_fault(task: "asyncio.Task[None]") -> None:
-    """A fetcher that ends by a bug must not go unnoticed: its partitions stand still."""
-    if not task.cancelled() and (fault := task.exception()) is not None:
-        message = "a replica fetcher has ended"
-        task.get_loop().call_exception_handler({"message": message, "exception": fault, "task": task})

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.background import report_fault
 from penstock.broker.controller_channel import ControllerUnavailable
 from penstock.broker.peers import PeerUnreachable
 from penstock.log.partition_log import PartitionLog
@@ -96,9 +97,7 @@ class ReplicaRepairs:
 
     def _ended(self, key: Key, task: "asyncio.Task[None]") -> None:
         self._under_way.pop(key, None)
-        if not task.cancelled() and (fault := task.exception()) is not None:
-            message = "repairing a replica failed"
-            task.get_loop().call_exception_handler({"message": message, "exception": fault, "task": task})
+        report_fault(task, "repairing a replica failed")
 
     # -- finding ----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.controller_channel import ControllerUnavailable
 from penstock.metadata.image import OFFSETS_TOPIC, TRANSACTION_TOPIC, TopicImage
-from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.errors import ErrorCode, Refusal, error_of
 from penstock.wire.generated.create_topics import CreateTopicsRequest, CreateTopicsResponse
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ async def create_on_demand(broker: "Broker", names: Sequence[str]) -> dict[str, 
     except ControllerUnavailable as error:
         return {name: Refusal(ErrorCode.LEADER_NOT_AVAILABLE, str(error)) for name in names}
     refused = {
-        topic.name: Refusal(ErrorCode(topic.error_code), topic.error_message or "")
+        topic.name: Refusal(error_of(topic.error_code), topic.error_message or "")
         for topic in response.topics
         if topic.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
     }

@@ -15,7 +15,7 @@ from penstock.broker.transaction_markers import Done, EndMarker, MarkerTarget
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import NO_LEADER
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, error_of
 from penstock.model.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class RoutedMarkers:
             outcome = _outcome(response)
         for marking in markings:
             key = (marking.marker.producer_id, *marking.where)
-            error = ErrorCode(outcome.get(key, ErrorCode.NETWORK_EXCEPTION))
+            error = error_of(outcome.get(key, ErrorCode.NETWORK_EXCEPTION))
             marking.tell(ErrorCode.NOT_LEADER_OR_FOLLOWER if error in _NOT_YET else error)
 
 

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from penstock.broker.controller_channel import ControllerUnavailable
 from penstock.controller.producer_ids import ProducerIdBlock
-from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.errors import ErrorCode, Refusal, describe_error
 from penstock.wire.struct import ApiMessage
 
 R = TypeVar("R", bound=ApiMessage)
@@ -89,7 +89,7 @@ def allocate_over(channel: Channel, broker_id: int, broker_epoch: Callable[[], i
             return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata log takes no records: its disk is full")
         if answer.error_code:
             # Most of all: the controller does not know this start of the broker yet, or any more.
-            text = f"no producer ids from the controller: {ErrorCode(answer.error_code).message}"
+            text = f"no producer ids from the controller: {describe_error(answer.error_code)}"
             return Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
         return ProducerIdBlock(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.client.cluster import Cluster
-from penstock.client.errors import BrokerError, ClientError, Unsupported, broker_error, raise_for
+from penstock.client.errors import ClientError, Unsupported, broker_error, raise_for
 from penstock.client.retry import retry
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import ZERO_UUID
@@ -125,11 +125,10 @@ def _check(cluster: Cluster, transactional_id: str, code: int, what: str) -> Non
 class TransactionalWriter:
     """Writes finished batches in one transaction. `begin`, `write`s, `flush`, `prepare`."""
 
-    def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int, *, two_phase: bool) -> None:
+    def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int) -> None:
         self._cluster = cluster
         self._id = transactional_id
         self._timeout_ms = timeout_ms
-        self._two_phase = two_phase
         self.producer_id = self.producer_epoch = -1
         self._sequences: dict[tuple[str, int], int] = {}
         self._inflight: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -162,12 +161,8 @@ class TransactionalWriter:
     async def prepare(self) -> Prepared:
         """From now on the transaction has no timeout and waits for `end_transaction`."""
         await self.flush()
-        if self._two_phase:
-            response = await init_producer(
-                self._cluster, self._id, self._timeout_ms, two_phase=True, keep_prepared=True
-            )
-            return Prepared(self._id, response.producer_id, response.producer_epoch)
-        return Prepared(self._id, self.producer_id, self.producer_epoch)
+        response = await init_producer(self._cluster, self._id, self._timeout_ms, two_phase=True, keep_prepared=True)
+        return Prepared(self._id, response.producer_id, response.producer_epoch)
 
     async def _send(self, topic: str, partition: int, batch: Buffer) -> None:
         async def attempt() -> None:
@@ -208,6 +203,6 @@ async def abort_all(cluster: Cluster, transactional_ids: Iterable[str]) -> list[
     for transactional_id in transactional_ids:
         try:
             await init_producer(cluster, transactional_id, 60_000)
-        except (BrokerError, ClientError):
+        except ClientError:
             failed.append(transactional_id)
     return failed

@@ -162,6 +162,14 @@ class Refusal(NamedTuple):
     message: str
 
 
+def error_of(code: int) -> ErrorCode:
+    """The error that a peer answered; one of a newer release is unknown here."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def describe_error(code: int) -> str:
     """A sentence for any code, also for those of a newer broker."""
     try:

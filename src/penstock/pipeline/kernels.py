@@ -1,8 +1,8 @@
 """Loops over the bytes of whole record batches, compiled where numba is there.
 
 Everything else in this room works on whole columns; these few loops see every record. They are plain Python that
-numba understands, so the same lines run (slowly) without it. Measured on one core with 100-byte values: 9 M records/s
-scanned and copied with numba, 0.05 M without.
+numba understands, so the same lines run (slowly) without it. Measured with numba on one core, 100-byte values: 20 M
+records/s scanned, 9 M copied.
 Hard rule: nothing is believed. A length that lies makes `scan_batches` return a negative number; nothing outside is
 read.
 """
@@ -201,6 +201,21 @@ def _put_bytes(out: Array, pos: int, data: Array, start: int, end: int) -> int:
 
 
 @_jit
+def _field_size(ends: Array, present: Array, row: int) -> int:
+    length: int = ends[row + 1] - ends[row]
+    return _varint_size(length) + length if present[row] else 1
+
+
+@_jit
+def _put_field(out: Array, pos: int, data: Array, ends: Array, present: Array, row: int) -> int:
+    if present[row]:
+        pos = _put_bytes(out, pos, data, ends[row], ends[row + 1])
+    else:
+        pos = _put_varint(out, pos, -1)
+    return pos
+
+
+@_jit
 def encode_records(
     rows: Array,
     first: int,
@@ -229,41 +244,25 @@ def encode_records(
     while at < rows.shape[0]:
         row = rows[at]
         delta = timestamps[row] - base_timestamp
-        key_size = key_ends[row + 1] - key_ends[row]
-        value_size = value_ends[row + 1] - value_ends[row]
-        size = 1 + _varint_size(delta) + _varint_size(at - first)
-        size += _varint_size(key_size) + key_size if key_present[row] else 1
-        size += _varint_size(value_size) + value_size if value_present[row] else 1
-        headers = 0
-        if header_ends.shape[0]:
-            headers = header_ends[row + 1] - header_ends[row]
+        headers = header_ends[row + 1] - header_ends[row] if header_ends.shape[0] else 0
+        size = 1 + _varint_size(delta) + _varint_size(at - first) + _varint_size(headers)
+        size += _field_size(key_ends, key_present, row) + _field_size(value_ends, value_present, row)
+        if headers:
             for h in range(header_ends[row], header_ends[row + 1]):
                 length = name_ends[h + 1] - name_ends[h]
-                size += _varint_size(length) + length
-                length = content_ends[h + 1] - content_ends[h]
-                size += _varint_size(length) + length if content_present[h] else 1
-        size += _varint_size(headers)
+                size += _varint_size(length) + length + _field_size(content_ends, content_present, h)
         if pos + size + _varint_size(size) > out.shape[0]:
             break
         pos = _put_varint(out, pos, size)
         out[pos] = 0
         pos = _put_varint(out, pos + 1, delta)
         pos = _put_varint(out, pos, at - first)
-        if key_present[row]:
-            pos = _put_bytes(out, pos, key_data, key_ends[row], key_ends[row + 1])
-        else:
-            pos = _put_varint(out, pos, -1)
-        if value_present[row]:
-            pos = _put_bytes(out, pos, value_data, value_ends[row], value_ends[row + 1])
-        else:
-            pos = _put_varint(out, pos, -1)
+        pos = _put_field(out, pos, key_data, key_ends, key_present, row)
+        pos = _put_field(out, pos, value_data, value_ends, value_present, row)
         pos = _put_varint(out, pos, headers)
         if headers:
             for h in range(header_ends[row], header_ends[row + 1]):
                 pos = _put_bytes(out, pos, name_data, name_ends[h], name_ends[h + 1])
-                if content_present[h]:
-                    pos = _put_bytes(out, pos, content_data, content_ends[h], content_ends[h + 1])
-                else:
-                    pos = _put_varint(out, pos, -1)
+                pos = _put_field(out, pos, content_data, content_ends, content_present, h)
         at += 1
     return at, pos

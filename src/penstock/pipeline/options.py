@@ -1,7 +1,7 @@
 """Options of the source: the names of Spark's own Kafka source, so that a query moves over by changing one word.
 
-Unknown names are refused with the nearest known one; `kafka.*` settings that this client has no use for are taken
-and have no effect.
+Unknown names are refused with the nearest known one. `kafka.*` settings that this client has no use for are taken and
+have no effect; so are `groupIdPrefix`, `fetchOffset.*` and `kafkaConsumer.pollTimeoutMs`.
 """
 
 import json
@@ -19,10 +19,12 @@ _KNOWN = (
     "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition",
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "includeHeaders",
+    "maxOffsetsPerTrigger", "includeHeaders",
     "includeBatchInfo", "groupId", "groupIdPrefix", "isolationLevel", "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs", "path",
 )  # fmt: skip
+# Of Spark's own source or of ours to come; better refused than without effect.
+_NOT_BUILT = ("minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 _BY_LOWER = {name.lower(): name for name in _KNOWN}
 
 
@@ -48,9 +50,6 @@ class SourceOptions(NamedTuple):
     min_partitions: int = 0
     max_records_per_partition: int = 0
     max_offsets_per_trigger: int = 0
-    min_offsets_per_trigger: int = 0
-    max_trigger_delay_ms: int = 15 * 60_000
-    max_bytes_per_trigger: int = 0
     headers: bool = False
     batch_info: bool = False
     group_id: str | None = None
@@ -73,6 +72,8 @@ class _Parser:
     @staticmethod
     def _known(name: str) -> str:
         known = _BY_LOWER.get(name.lower())
+        if name.lower() in map(str.lower, _NOT_BUILT):
+            raise PipelineError(f"{name} is not built yet; maxOffsetsPerTrigger limits a batch")
         if known is None:
             near = get_close_matches(name, _KNOWN, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
@@ -104,9 +105,6 @@ class _Parser:
             min_partitions=self._number("minPartitions"),
             max_records_per_partition=self._number("maxRecordsPerPartition"),
             max_offsets_per_trigger=self._number("maxOffsetsPerTrigger"),
-            min_offsets_per_trigger=self._number("minOffsetsPerTrigger"),
-            max_trigger_delay_ms=_duration_ms(self._values.get("maxTriggerDelay", "15m")),
-            max_bytes_per_trigger=self._number("maxBytesPerTrigger"),
             headers=self._flag("includeHeaders", False),
             batch_info=self._flag("includeBatchInfo", False),
             group_id=self._values.get("groupId") or self._kafka.get("group.id"),
@@ -165,13 +163,3 @@ class _Parser:
         if not value.isdigit():
             raise PipelineError(f"{name} is a number, not {value!r}")
         return int(value)
-
-
-def _duration_ms(text: str) -> int:
-    """`15m`, `90s`, `500ms`; a bare number is milliseconds."""
-    units = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
-    digits = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
-    unit = text[len(digits) :].strip() or "ms"
-    if not digits.isdigit() or unit not in units:
-        raise PipelineError(f"maxTriggerDelay is a duration such as 90s or 15m, not {text!r}")
-    return int(digits) * units[unit]

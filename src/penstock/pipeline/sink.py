@@ -5,7 +5,7 @@
 
 A task of a batch that is decided already writes nothing. An attempt that lost, or that nobody remembers, has a
 transactional id that begins with its query's name, so whoever commits next finds it open and aborts it.
-Against a broker without two-phase commit (KIP-939) rows are written at once: at least once, and the log says so.
+A broker without two-phase commit (KIP-939) is refused.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ class Attempt(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What an attempt tells the driver. Without rows, or without two-phase commit, nothing is prepared."""
+    """What an attempt tells the driver. Nothing is prepared where there were no rows, or the batch was decided."""
 
     query: str
     prepared: Prepared | None
@@ -134,13 +134,12 @@ async def _write(options: SinkOptions, attempt: Attempt, batches: Iterable[pa.Re
     cluster = Cluster(ConnectionOptions(options.bootstrap, client_id="penstock-spark"))
     await cluster.start()
     try:
-        two_phase = await speaks_two_phase(cluster)
-        if not two_phase:
+        if not await speaks_two_phase(cluster):
             raise PipelineError(
                 f"{options.bootstrap} does not know two-phase commit (KIP-939), so this sink cannot be exactly-once "
                 "there; write with Spark's own Kafka sink"
             )
-        writer = TransactionalWriter(cluster, attempt.transactional_id, _WRITE_TIMEOUT_MS, two_phase=True)
+        writer = TransactionalWriter(cluster, attempt.transactional_id, _WRITE_TIMEOUT_MS)
         await writer.begin()
         count = 0
         batch: pa.RecordBatch | None = first

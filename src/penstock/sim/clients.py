@@ -7,6 +7,7 @@ real clock, and a world must not depend on either.
 import asyncio
 import contextlib
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 _STOP_S = 60.0
 
 
-class Client:
-    """One client program: works until it is told to stop, and begins again when it fails."""
+class Client(ABC):
+    """One client program: works until it is told to stop."""
 
     def __init__(self, world: "World", history: History, name: str, bootstrap: Sequence[str]) -> None:
         self.world = world
@@ -31,6 +32,13 @@ class Client:
         self.stopping = False
         self.on_acknowledged: Callable[[TopicPartition, int], None] | None = None
         self._bootstrap = list(bootstrap)
+
+    @abstractmethod
+    async def run(self) -> None: ...
+
+
+class RestartingClient(Client):
+    """A program on aiokafka that begins again when it fails."""
 
     def _options(self) -> dict[str, Any]:
         return {
@@ -50,14 +58,15 @@ class Client:
                 self.world.note(self.name, f"begins again: {type(error).__name__}")
             await asyncio.sleep(self.random.uniform(0.1, 1.0))
 
+    @abstractmethod
     async def live(self) -> None:
-        raise NotImplementedError
+        """One life, until the client stops or an error ends it."""
 
     async def think(self) -> None:
         await asyncio.sleep(self.random.expovariate(1 / self.pause_s))
 
 
-class ProducingClient(Client):
+class ProducingClient(RestartingClient):
     """An idempotent producer, a few records in flight at a time."""
 
     def __init__(
@@ -169,7 +178,7 @@ class TransactionalClient(ProducingClient):
         self.history.add(TransactionEnd(self.name, number, commit, Outcome.OK))
 
 
-class ConsumingClient(Client):
+class ConsumingClient(RestartingClient):
     """A member of a group that commits what it has read, now and then."""
 
     def __init__(
