@@ -20,6 +20,7 @@ COMMANDS = {
     "config": "penstock.cli.config:config",
     "cluster": "penstock.cli.cluster:cluster",
     "log": "penstock.cli.log:log",
+    "pipeline": "penstock.cli.pipeline:pipeline",
     "bench": "penstock.cli.bench:bench",
     "sim": "penstock.cli.sim:sim",
     "version": "penstock.cli.version:version",
