@@ -6,7 +6,7 @@ exactly once per partition log, however often the network makes the client try.
 
 import asyncio
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import Closed, RecordRefused, UsageError, no_partition
@@ -18,6 +18,9 @@ from penstock.client.producer.sender import Sender
 from penstock.client.types import NO_HEADERS, Headers, RecordMetadata
 from penstock.model.errors import ErrorCode
 from penstock.records.compression import codec_by_name
+
+if TYPE_CHECKING:
+    from penstock.client.audit import AuditOptions, AuditPublisher
 
 Acks = Literal[0, 1, -1, "all"]
 
@@ -34,6 +37,8 @@ class Producer:
         buffer_bytes, max_block_ms: `send` waits while this much is undelivered, and gives up after this long.
         delivery_timeout_ms: a record is given up when it is not acknowledged after this long.
         max_in_flight: requests on their way per broker, 1 to 5. Without idempotence one batch per partition.
+        audit: tell an audit topic what was sent and acknowledged (True, a topic's name, or `AuditOptions`), for
+            `penstock pipeline audit` to compare with the log.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class Producer:
         max_block_ms: int = 60_000,
         delivery_timeout_ms: int = 120_000,
         max_in_flight: int = 5,
+        audit: "bool | str | AuditOptions" = False,
         **connection: Unpack[ConnectionArguments],
     ) -> None:
         if idempotent and acks not in ("all", -1):
@@ -78,6 +84,12 @@ class Producer:
         self._cluster: Cluster | None = None
         self._accumulator: Accumulator | None = None
         self._sender: Sender | None = None
+        self._audit: AuditPublisher | None = None
+        self._audit_options: AuditOptions | None = None
+        if audit is not False:
+            from penstock.client.audit import parse_audit_options
+
+            self._audit_options = parse_audit_options(audit)
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -89,6 +101,12 @@ class Producer:
         self._accumulator = Accumulator(self.options)
         self._sender = Sender(cluster, self._accumulator, self.options)
         self._loop = asyncio.get_running_loop()
+        if self._audit_options is not None:
+            from penstock.client.audit import AuditPublisher
+
+            self._audit = AuditPublisher(self._audit_options, self._connection_options)
+            self._sender.audit = self._audit.counters
+            self._audit.start()
 
     async def stop(self, timeout_ms: int | None = None) -> None:
         """Delivers what is buffered (for at most `timeout_ms`), then disconnects."""
@@ -104,6 +122,9 @@ class Producer:
             await self._sender.stop(Closed("the producer was stopped before the record was delivered"))
             await self._cluster.stop()
             self._cluster = None
+            if self._audit is not None:
+                await self._audit.stop()
+                self._audit = None
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -9,7 +9,7 @@ Hard rules:
 
 import asyncio
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
@@ -23,6 +23,9 @@ from penstock.model.errors import ErrorCode
 from penstock.model.ids import ZERO_UUID
 from penstock.wire.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.wire.generated.produce import ProduceRequest, ProduceResponse
+
+if TYPE_CHECKING:
+    from penstock.client.audit import AuditCounters
 
 log = logging.getLogger("penstock.client")
 
@@ -50,6 +53,8 @@ class Sender:
     def __init__(self, cluster: Cluster, accumulator: Accumulator, options: ProducerOptions) -> None:
         self.identity: ProducerIdentity | None = ProducerIdentity() if options.idempotent else None
         self.flushing = 0
+        self.audit: AuditCounters | None = None
+        """Counts whole batches, where the producer was asked to."""
         self._cluster = cluster
         self._accumulator = accumulator
         self._options = options
@@ -196,6 +201,9 @@ class Sender:
         if connection is None:
             return
         sent: _Sent = [(queue, queue.take(self._options.codec, self.identity)) for queue in queues]
+        if self.audit is not None:
+            for _, batch in sent:
+                self.audit.sent(batch)
         request, max_version = self._request(sent)
         try:
             self._write(connection, request, max_version, sent)
@@ -313,12 +321,16 @@ class Sender:
     def _succeed(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, append_time_ms: int) -> None:
         queue.acknowledged(batch)
         batch.complete(base_offset, append_time_ms)
+        if self.audit is not None:
+            self.audit.acknowledged(batch, self._loop.time() - batch.created_at)
         self._accumulator.release(batch)
         self._accumulator.leave(queue)
 
     def _fail(self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError) -> None:
         log.warning("%d records for %s-%d not delivered: %s", batch.record_count, batch.topic, batch.partition, error)
         batch.fail(error)
+        if self.audit is not None:
+            self.audit.failed(batch)
         self._accumulator.release(batch)
         self._accumulator.leave(queue)
 
