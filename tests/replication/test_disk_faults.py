@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from typing import Any
 
 from penstock.broker.replica_repair import DAMAGED
 from penstock.model.errors import ErrorCode
@@ -106,21 +107,75 @@ def test_synced_records_that_are_gone_after_a_crash_are_not_counted() -> None:
 
 
 def test_a_full_disk_of_a_follower_costs_nothing_but_its_place() -> None:
+    """Its leader does not wait for `replica.lag.time.max.ms`, which is half a minute here."""
+
     async def story() -> None:
-        async with running(replica_lag_time_max_ms="50") as cluster:
+        async with running() as cluster:
             cluster.create(min_insync_replicas="2")
+            cluster.create("b", min_insync_replicas="2")
             await cluster.produce("one")
             await all_alike(cluster, 1, 2, 3)
             cluster.disks[3].capacity_bytes = cluster.disks[3].used_bytes()
-            answer = asyncio.create_task(cluster.produce("two"))
-
-            def shrunk() -> bool:
-                cluster.brokers[1].replicas.shrink_isrs()
-                return set(cluster.partition().isr) == {1, 2}
-
-            await cluster.until(shrunk)
-            assert (await answer).error_code == 0
+            async with asyncio.timeout(2):
+                assert (await cluster.produce("two")).error_code == 0
+            assert set(cluster.partition().isr) == {1, 2}
+            assert set(cluster.partition("b").isr) == {1, 2, 3}, "nothing was to be written there"
             cluster.disks[3].capacity_bytes = None
+            await cluster.until_in_sync(1, 2, 3)
+            await all_alike(cluster, 1, 2, 3)
+
+    run(story)
+
+
+def test_a_follower_without_room_waits_outside_where_too_few_are_in_sync() -> None:
+    """It must not be taken back in while it cannot write, also where the watermark stands still."""
+
+    async def story() -> None:
+        async with running(2) as cluster:
+            cluster.create(replicas=(1, 2), min_insync_replicas="2")
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2)
+            cluster.disks[2].capacity_bytes = cluster.disks[2].used_bytes()
+            refused = asyncio.create_task(cluster.produce("two", timeout_ms=300))
+            await cluster.until_in_sync(1)
+            epoch = cluster.partition().partition_epoch
+            assert (await refused).error_code == ErrorCode.REQUEST_TIMED_OUT
+            assert (await cluster.produce("three")).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+            assert cluster.partition().partition_epoch == epoch, "in and out again and again"
+            cluster.disks[2].capacity_bytes = None
+            await cluster.until_in_sync(1, 2)
+            await all_alike(cluster, 1, 2)
+            assert (await cluster.produce("three")).error_code == 0
+
+    run(story)
+
+
+def test_a_follower_that_cannot_sync_holds_up_neither_its_leader_nor_its_other_partitions() -> None:
+    """The records fit, but there is no room for the small files beside them: they do not count, and say so."""
+
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2")
+            cluster.create("b", min_insync_replicas="2")
+            await cluster.produce("one")
+            await cluster.produce("one", topic="b")
+            await all_alike(cluster, 1, 2, 3)
+            disk = cluster.disks[3]
+            open_file = disk.open
+
+            def without_room(path: str, **how: bool) -> Any:
+                if how.get("create") and "/a-0/" in path:
+                    raise OSError(errno.ENOSPC, "no room")
+                return open_file(path, **how)
+
+            cluster.replica(3).log.add_small_file("00000000000000000001.snapshot", b"to be written")
+            disk.open = without_room  # type: ignore[method-assign]
+            async with asyncio.timeout(3):
+                assert (await cluster.produce("two")).error_code == 0
+                assert (await cluster.produce("two", topic="b")).error_code == 0
+            assert set(cluster.partition().isr) == {1, 2}
+            assert set(cluster.partition("b").isr) == {1, 2, 3}
+            disk.open = open_file  # type: ignore[method-assign]
             await cluster.until_in_sync(1, 2, 3)
             await all_alike(cluster, 1, 2, 3)
 

@@ -109,7 +109,7 @@ class ReplicaReader:
             partition = find(key[0], key[1])
             if isinstance(partition, Partition):
                 partition.note_replica_fetch(
-                    self._replica_id, self._epoch, _position(part), part.log_start_offset, now_ms
+                    self._replica_id, self._epoch, _position(part), part.log_start_offset, now_ms, part.lacks_room
                 )
 
     def plan(self, key: Key, wanted: FetchPartition, budget: int, must_yield: bool) -> FetchPlan:

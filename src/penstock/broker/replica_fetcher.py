@@ -5,14 +5,14 @@ A fetch is a question and an acknowledgement in one: what is asked for says what
 
 Hard rules:
 - One fetch at a time per leader, and an answer counts only for the fetch it answers (`Partition.apply_fetched`).
-- A partition that cannot go on is left out for a while; it never holds up the others.
+- A partition that cannot go on is left out for a while; it never holds up the others. One whose disk has no room
+  tells its leader so first: the leader is not to wait for it.
 - When partitions come while a fetch waits at the leader, the fetch is given up: a new leader is not to wait for an
   old one's silence.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ log = logging.getLogger("penstock.replication")
 
 _FIRST_PAUSE_S = 0.01
 _THROTTLED_PAUSE_S = 0.1
+_SYNC_PATIENCE_S = 0.5  # a sync that takes longer holds up its own partition only
 _CHANNELS = 4  # given-up fetches still wait for their answers, each on its own connection
 
 Key = tuple[bytes, int]
@@ -44,12 +45,13 @@ Key = tuple[bytes, int]
 class Followed:
     """A partition and when to ask for it again."""
 
-    __slots__ = ("not_before", "partition", "pause_s")
+    __slots__ = ("not_before", "partition", "pause_s", "told_lack")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.not_before = 0.0
         self.pause_s = 0.0
+        self.told_lack = False  # the leader has heard that there is no room
 
     def wait(self, now_s: float, longest_s: float) -> None:
         self.pause_s = min(longest_s, self.pause_s * 2 or _FIRST_PAUSE_S)
@@ -57,6 +59,7 @@ class Followed:
 
     def go_on(self) -> None:
         self.pause_s = self.not_before = 0.0
+        self.told_lack = False
 
 
 class ReplicaFetchers:
@@ -184,9 +187,11 @@ class LeaderFetcher:
             if exceeded and throttles.throttles(followed.partition):
                 followed.not_before = now_s + _THROTTLED_PAUSE_S
                 continue
-            position = followed.partition.position()
+            partition = followed.partition
+            position = partition.position() or partition.stalled_position()
             if position is not None:
                 asked[key] = position
+                followed.told_lack = partition.lacks_room
         return asked
 
     def _next_s(self) -> float:
@@ -208,9 +213,7 @@ class LeaderFetcher:
         if address is None:
             await self._pause()
             return None
-        request = self._session.request(
-            asked, lambda key: self._followed[key].partition.log.log_start_offset, broker, settings
-        )
+        request = self._session.request(asked, lambda key: self._followed[key].partition, broker, settings)
         timeout_ms = settings.replica_fetch_wait_max_ms + settings.replica_socket_timeout_ms
         sending = asyncio.ensure_future(
             broker.peers.request_frame(address, request, timeout_ms, channel=f"replica-{self._channel}")
@@ -269,11 +272,12 @@ class LeaderFetcher:
                 key = (topic.topic_id, told.partition_index)
                 followed, position = self._followed.get(key), asked.get(key)
                 if followed is not None and position is not None:
+                    partition = followed.partition
                     self._apply_one(followed, position, told)
-                    if followed.partition.position() is None and followed.partition.follower is not None:
-                        written.append(followed.partition)
+                    if partition.follower is not None and partition.position() is None and not partition.lacks_room:
+                        written.append(partition)
         if written:
-            await asyncio.gather(*(self._counted(partition) for partition in written))
+            await asyncio.wait([self._counted(partition) for partition in written], timeout=_SYNC_PATIENCE_S)
 
     def _apply_one(self, followed: Followed, position: FetchPosition, told: FetchResponse.PartitionData) -> None:
         broker, counters, partition = self._broker, self._owner.counters, followed.partition
@@ -288,8 +292,8 @@ class LeaderFetcher:
         if isinstance(outcome, Refusal):
             self._refused(followed, outcome, now_s, longest_s)
             return
-        if outcome.kind is Kind.RETRY:
-            counters.fetch_errors += 1
+        if outcome.kind is Kind.RETRY or partition.log.lacks_room:
+            counters.fetch_errors += outcome.kind is Kind.RETRY
             followed.wait(now_s, longest_s)
             return
         followed.go_on()
@@ -304,20 +308,25 @@ class LeaderFetcher:
             broker.throttles.fetched(partition, len(records))
 
     def _refused(self, followed: Followed, refusal: Refusal, now_s: float, longest_s: float) -> None:
-        """The log took nothing: its disk is full, or what came is damaged; both are tried again."""
+        """The log took nothing: its disk is full, or what came is damaged; both are tried again. A leader that does
+        not know of the full disk yet hears of it at once."""
         if refusal.code is ErrorCode.CORRUPT_MESSAGE:
             self._owner.counters.corrupt_batches += 1
             log.warning("%s from broker %d: %s", followed.partition.log.name, self.leader_id, refusal.message)
-        followed.wait(now_s, longest_s)
+        if followed.told_lack or not followed.partition.lacks_room:
+            followed.wait(now_s, longest_s)
 
-    async def _counted(self, partition: Partition) -> None:
+    def _counted(self, partition: Partition) -> "asyncio.Future[None]":
+        """Done when the partition counts all that it wrote; a fetcher that waits for it no more is woken then."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        partition.when_written(partition.log.end_offset, _finish(done))
-        await done
 
+        def counted(_: ErrorCode) -> None:
+            if not done.done():
+                done.set_result(None)
+            self._news.set()
 
-def _finish(done: "asyncio.Future[None]") -> Callable[[ErrorCode], None]:
-    return lambda _: None if done.done() else done.set_result(None)
+        partition.when_written(partition.log.end_offset, counted)
+        return done
 
 
 def _diverging(told: FetchResponse.PartitionData) -> tuple[int, int] | None:

@@ -1,11 +1,12 @@
 """The follower's side of an incremental fetch session (KIP-227): only what changed is said again."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.metadata.settings import BrokerSettings
 from penstock.model.errors import ErrorCode
 from penstock.replication.follower_state import FetchPosition
+from penstock.replication.partition import Partition
 from penstock.wire.generated.fetch import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
 
 Key = tuple[bytes, int]
 _LAST_EPOCH = 0x7FFFFFFF
+
+
+class Told(NamedTuple):
+    """What one partition's follower says of itself."""
+
+    position: FetchPosition
+    log_start_offset: int
+    lacks_room: bool
 
 
 class ReplicaSession:
@@ -23,7 +32,7 @@ class ReplicaSession:
     def __init__(self) -> None:
         self._session_id = 0
         self._epoch = 0
-        self._told: dict[Key, tuple[FetchPosition, int]] = {}
+        self._told: dict[Key, Told] = {}
 
     def close(self) -> None:
         self._session_id = self._epoch = 0
@@ -32,11 +41,14 @@ class ReplicaSession:
     def request(
         self,
         asked: Mapping[Key, FetchPosition],
-        start_of: Callable[[Key], int],
+        partition_of: Callable[[Key], Partition],
         broker: "Broker",
         settings: BrokerSettings,
     ) -> FetchRequest:
-        wanted = {key: (position, start_of(key)) for key, position in asked.items()}
+        wanted = {}
+        for key, position in asked.items():
+            partition = partition_of(key)
+            wanted[key] = Told(position, partition.log.log_start_offset, partition.lacks_room)
         if self._session_id == 0:
             self._told = {}
         changed = {key: entry for key, entry in wanted.items() if self._told.get(key) != entry}
@@ -67,9 +79,9 @@ class ReplicaSession:
         return True
 
 
-def _topics(changed: Mapping[Key, tuple[FetchPosition, int]], max_bytes: int) -> list[FetchRequest.FetchTopic]:
+def _topics(changed: Mapping[Key, Told], max_bytes: int) -> list[FetchRequest.FetchTopic]:
     topics: dict[bytes, list[FetchRequest.FetchPartition]] = {}
-    for (topic_id, index), (position, log_start_offset) in changed.items():
+    for (topic_id, index), (position, log_start_offset, lacks_room) in changed.items():
         row = FetchRequest.FetchPartition(
             partition=index,
             current_leader_epoch=position.leader_epoch,
@@ -77,6 +89,7 @@ def _topics(changed: Mapping[Key, tuple[FetchPosition, int]], max_bytes: int) ->
             last_fetched_epoch=position.last_epoch,
             log_start_offset=log_start_offset,
             partition_max_bytes=max_bytes,
+            lacks_room=lacks_room,
         )
         topics.setdefault(topic_id, []).append(row)
     return [FetchRequest.FetchTopic(topic_id=topic_id, partitions=rows) for topic_id, rows in topics.items()]

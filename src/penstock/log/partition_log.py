@@ -53,6 +53,7 @@ class PartitionLog:
         "high_watermark",
         "is_deleted",
         "is_loaded",
+        "lacks_room",
         "leader_epochs",
         "local_log_start_offset",
         "log_start_offset",
@@ -101,6 +102,7 @@ class PartitionLog:
         """Why this log answers nothing (damaged or deleted)."""
         self.fault: CorruptSegment | None = None
         self.lost_records = False  # recovery found damage below the recovery point and cut it off
+        self.lacks_room = False  # the last sync found no room for the small files beside the segments
         self.is_loaded = False
         self.is_deleted = False
         self.generation = 0
@@ -412,6 +414,7 @@ class PartitionLog:
     def complete_sync(self, plan: SyncPlan) -> None:
         """Loop-safe. Publishes what a plan has made durable and tells `on_synced`."""
         self._plans_under_way -= 1
+        self.lacks_room = plan.no_space
         if plan.no_space:
             self._take_back(plan)
             return

@@ -53,13 +53,14 @@ RETRY = Step(Kind.RETRY)
 class FollowerState:
     """Whom this replica follows, in which epoch. Replaced with every change of leader."""
 
-    __slots__ = ("caught_up_ms", "leader_end_offset", "leader_epoch", "leader_id")
+    __slots__ = ("caught_up_ms", "lacks_room", "leader_end_offset", "leader_epoch", "leader_id")
 
     def __init__(self, leader_id: int, leader_epoch: int) -> None:
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
         self.leader_end_offset = -1  # the least the leader is known to have; for the lag
         self.caught_up_ms = -1  # when this replica last had all that it was told of
+        self.lacks_room = False  # the last records that came did not fit on the disk
 
 
 def decide_step(

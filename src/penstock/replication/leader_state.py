@@ -57,6 +57,7 @@ class ReplicaProgress:
         "broker_epoch",
         "directory",
         "end_offset",
+        "lacks_room",
         "last_caught_up_ms",
         "last_fetch_end_offset",
         "last_fetch_ms",
@@ -72,6 +73,7 @@ class ReplicaProgress:
         self.last_caught_up_ms = last_caught_up_ms
         self.last_fetch_ms = -1
         self.last_fetch_end_offset = 0  # where the leader ended at the last fetch
+        self.lacks_room = False  # it says that its disk cannot take what is there for it
         self.repeats = 0  # fetches in a row that asked for what was there to be had the last time
 
     def note_fetch(self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int) -> None:
@@ -89,6 +91,8 @@ class ReplicaProgress:
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_max_ms: int) -> bool:
         if self.end_offset == leader_end_offset:
             return True
+        if self.lacks_room:
+            return False  # nobody knows for how long: waiting for it is no use
         return self.last_caught_up_ms >= 0 and now_ms - self.last_caught_up_ms <= lag_max_ms
 
 
@@ -245,7 +249,7 @@ class LeaderState:
             return None
         if progress.end_offset < high_watermark or progress.end_offset < self.epoch_start_offset:
             return None
-        if not self._eligible(replica_id, progress.broker_epoch, progress.directory):
+        if progress.lacks_room or not self._eligible(replica_id, progress.broker_epoch, progress.directory):
             return None
         return self._propose(self.isr | {replica_id})
 

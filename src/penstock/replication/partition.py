@@ -27,13 +27,14 @@ from penstock.replication.follower_state import (
 )
 from penstock.replication.leader_state import Eligible, IsrAnswer, IsrProposal, LeaderState
 from penstock.replication.read_plan import FetchPlan, Watcher
+from penstock.replication.verification import Verifications
+from penstock.replication.waiters import CommitCallback, insert_waiter
 
 __all__ = ["CommitCallback", "FetchPlan", "LeaderRules", "Partition", "Watcher"]
 
 # How often a follower asks in vain before its leader looks at its own log.
 _SUSPICIOUS = frozenset({3, 30, 300})
-
-CommitCallback = Callable[[ErrorCode], None]
+_MOVES = frozenset({Kind.TRUNCATE, Kind.RESTART, Kind.APPEND})
 
 _NOT_ENOUGH = Refusal(
     ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas asks for; nothing was written"
@@ -92,8 +93,7 @@ class Partition:
         self._written_waiters: deque[tuple[int, CommitCallback]] = deque()  # likewise
         self._watchers: dict[Watcher, None] = {}
         self._end_watchers: dict[Watcher, None] = {}  # followers: they read to the end of the log
-        # Producers whose membership is being asked for, with the questions; few at a time, and gone with the answer.
-        self._verifications: dict[int, list[object]] | None = None
+        self._verifications: Verifications | None = None
         log.on_synced = self._synced
         self._request_sync()
 
@@ -181,14 +181,14 @@ class Partition:
         if end_offset <= self.high_watermark:
             callback(self._commit_error())
         else:
-            _insert(self._commit_waiters, end_offset, callback)
+            insert_waiter(self._commit_waiters, end_offset, callback)
 
     def when_written(self, end_offset: int, callback: CommitCallback) -> None:
         """As `when_committed`, once this replica alone counts it: what acks=1 waits for."""
         if end_offset <= self.log.counted_end_offset:
             callback(ErrorCode.NONE)
         else:
-            _insert(self._written_waiters, end_offset, callback)
+            insert_waiter(self._written_waiters, end_offset, callback)
 
     def is_written(self, end_offset: int, acks: int) -> bool:
         """Whether a producer with these acks, which is not above the watermark, need not wait."""
@@ -208,31 +208,21 @@ class Partition:
         return entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == producer_epoch
 
     def begin_verification(self, producer_id: int) -> object:
-        """The coordinator is being asked whether this producer's transaction includes this partition. (KIP-890)
-        What is returned stands for the question."""
-        question = object()
+        """The coordinator is being asked whether this producer's transaction includes this partition."""
         if self._verifications is None:
-            self._verifications = {}
-        self._verifications.setdefault(producer_id, []).append(question)
-        return question
+            self._verifications = Verifications()
+        return self._verifications.begin(producer_id)
 
     def end_verification(self, producer_id: int, question: object) -> bool:
-        """Whether the answer still counts: since the question no marker of this producer was written, and this broker
-        led the partition all the time. To be called once for every question."""
-        questions = self._verifications.get(producer_id) if self._verifications is not None else None
-        if self._verifications is None or questions is None or question not in questions:
-            return False
-        questions.remove(question)
-        if not questions:
-            del self._verifications[producer_id]
-        return True
+        """Whether the answer still counts. To be called once for every question."""
+        return self._verifications is not None and self._verifications.end(producer_id, question)
 
     def write_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, now_ms: int
     ) -> AppendResult | Refusal:
         """Ends a transaction in this partition: readers see its records, or skip them, once this is committed."""
         if self._verifications is not None:
-            self._verifications.pop(producer_id, None)
+            self._verifications.marker_written(producer_id)
         entry = self.log.producers.get(producer_id)
         if entry is not None and entry.producer_epoch > producer_epoch:
             text = f"producer {producer_id} has epoch {entry.producer_epoch} here, the marker has {producer_epoch}"
@@ -303,9 +293,10 @@ class Partition:
         position: FetchPosition,
         log_start_offset: int,
         now_ms: int,
+        lacks_room: bool = False,
     ) -> None:
         """A follower asks for what follows `position`, so it has what comes before. Nothing counts unless it is in
-        this leader epoch and its log is a prefix of this one."""
+        this leader epoch and its log is a prefix of this one. One that lacks room leaves the in-sync set now."""
         state = self.leader_state
         log = self.log
         end_offset = log.end_offset
@@ -319,6 +310,7 @@ class Partition:
         starts_later = known is not None and log_start_offset > known.log_start_offset
         if state.note_fetch(replica_id, broker_epoch, position.offset, log_start_offset, end_offset, now_ms):
             return
+        state.progress[replica_id].lacks_room = lacks_room
         if known is not None and known.repeats in _SUSPICIOUS and self._rules is not None:
             self._rules.on_stuck(self, position.offset)
         self._written()
@@ -326,6 +318,8 @@ class Partition:
             self._wake_end_watchers()  # somebody may wait for the low watermark
         if replica_id not in state.maximal_isr:
             self._propose(state.plan_expand(replica_id, self.high_watermark))
+        elif lacks_room:
+            self._propose(state.plan_shrink(end_offset, now_ms))
 
     def shrink_isr(self, now_ms: int) -> None:
         """Called by the clock: followers that stay behind for too long leave the in-sync set."""
@@ -364,6 +358,19 @@ class Partition:
             return None
         return FetchPosition(follower.leader_epoch, log.end_offset, log.leader_epochs.latest)
 
+    def stalled_position(self) -> FetchPosition | None:
+        """Where a follower stands whose disk has no room to make what it wrote durable; no answer moves it on."""
+        follower, log = self.follower, self.log
+        if follower is None or not log.lacks_room:
+            return None
+        counted = log.counted_end_offset
+        return FetchPosition(follower.leader_epoch, counted, log.leader_epochs.epoch_at(counted - 1))
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether the disk kept this follower from taking what its leader has."""
+        return self.follower is not None and (self.follower.lacks_room or self.log.lacks_room)
+
     def apply_fetched(self, asked: FetchPosition, fetched: Fetched, now_ms: int) -> Step | Refusal:
         """Carries out what an answer of the leader asks for. A refusal: the log could not do it."""
         follower, here, log = self.follower, self.position(), self.log
@@ -382,6 +389,8 @@ class Partition:
                 refusal = result if isinstance(result, Refusal) else None
             if refusal is None:
                 self._follow_leader(follower, fetched, now_ms)
+        if step.kind in _MOVES and (step.kind is not Kind.APPEND or len(fetched.records)):
+            follower.lacks_room = refusal is not None and refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
         return refusal or step
 
     def _cut(self, offset: int) -> Refusal | None:
@@ -482,11 +491,3 @@ class Partition:
             text = f"offset {offset} is above the high watermark {self.high_watermark} of {self.topic}-{self.index}"
             return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, text)
         return self.log.delete_records_before(offset)
-
-
-def _insert(waiters: deque[tuple[int, CommitCallback]], end_offset: int, callback: CommitCallback) -> None:
-    if waiters and waiters[-1][0] > end_offset:  # a retried batch waits for an offset that others are past
-        place = next(i for i, (end, _) in enumerate(waiters) if end > end_offset)
-        waiters.insert(place, (end_offset, callback))
-    else:
-        waiters.append((end_offset, callback))

@@ -33,6 +33,8 @@ TopicKey = str | bytes
 
 MAX_INT64 = 0x7FFF_FFFF_FFFF_FFFF
 _ZERO_UUID = bytes(16)
+_LACKS_ROOM_TAG = 10_000
+_NOTHING_TAGGED = (_ZERO_UUID, MAX_INT64, False)  # the partition's fields that travel as tags
 
 
 class FetchPartition(NamedTuple):
@@ -44,6 +46,8 @@ class FetchPartition(NamedTuple):
     partition_max_bytes: int
     replica_directory_id: bytes = _ZERO_UUID
     high_watermark: int = MAX_INT64
+    lacks_room: bool = False
+    """Our own: a follower whose disk cannot take what there is for it."""
 
 
 class DecodedFetch(NamedTuple):
@@ -107,6 +111,7 @@ def _decode_only(buf: memoryview, pos: int) -> DecodedFetch | None:
         return None
     partition = _make(FetchPartition, (
         index, leader_epoch, offset, fetched_epoch, start_offset, partition_max_bytes, _ZERO_UUID, MAX_INT64,
+        False,
     ))
     request: DecodedFetch = _make(DecodedFetch, (
         max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch,
@@ -166,19 +171,19 @@ def _read_flexible_topics(
         for _ in range(partition_count):
             numbers = _unpack_partition_12(buf, pos)
             pos += 32
-            directory_id, high_watermark = _ZERO_UUID, MAX_INT64
+            tagged: tuple[bytes, int, bool] = _NOTHING_TAGGED
             if buf[pos]:
-                directory_id, high_watermark, pos = _read_partition_tags(buf, pos, version)
+                tagged, pos = _read_partition_tags(buf, pos, version)
             else:
                 pos += 1
-            partitions.append(_make(FetchPartition, (*numbers, directory_id, high_watermark)))
+            partitions.append(_make(FetchPartition, (*numbers, *tagged)))
         pos = skip_tagged_fields(buf, pos) if buf[pos] else pos + 1
         topics.append((topic, partitions))
     return topics, pos
 
 
-def _read_partition_tags(buf: memoryview, pos: int, version: int) -> tuple[bytes, int, int]:
-    directory_id, high_watermark = _ZERO_UUID, MAX_INT64
+def _read_partition_tags(buf: memoryview, pos: int, version: int) -> tuple[tuple[bytes, int, bool], int]:
+    directory_id, high_watermark, lacks_room = _NOTHING_TAGGED
     count, pos = read_uvarint(buf, pos)
     for _ in range(count):
         tag, pos = read_uvarint(buf, pos)
@@ -191,8 +196,12 @@ def _read_partition_tags(buf: memoryview, pos: int, version: int) -> tuple[bytes
             if size != 8:
                 raise wrong_tag_size(tag)
             (high_watermark,) = _unpack_int64(buf, pos)
+        elif tag == _LACKS_ROOM_TAG and version >= _IDS_FROM:
+            if size != 1:
+                raise wrong_tag_size(tag)
+            lacks_room = buf[pos] != 0
         pos += size
-    return directory_id, high_watermark, pos
+    return (directory_id, high_watermark, lacks_room), pos
 
 
 def _read_tags(buf: memoryview, pos: int, version: int) -> tuple[str | None, tuple[int, int] | None, int]:
@@ -283,6 +292,6 @@ def _read_plain_partitions(buf: memoryview, pos: int, version: int) -> tuple[lis
         else:
             index, offset, max_bytes = _unpack_partition_4(buf, pos)
             pos += 16
-        values = (index, leader_epoch, offset, -1, start_offset, max_bytes, _ZERO_UUID, MAX_INT64)
+        values = (index, leader_epoch, offset, -1, start_offset, max_bytes, *_NOTHING_TAGGED)
         partitions.append(_make(FetchPartition, values))
     return partitions, pos

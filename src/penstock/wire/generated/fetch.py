@@ -52,6 +52,7 @@ pack_iiibii = Packer(">iiibii").pack
 pack_iiiib = Packer(">iiiib").pack
 pack_iiqiqi = Packer(">iiqiqi").pack
 pack_iq = Packer(">iq").pack
+pack_o = Packer(">?").pack
 pack_q = Packer(">q").pack
 pack_qi = Packer(">qi").pack
 pack_qq = Packer(">qq").pack
@@ -132,7 +133,7 @@ class FetchRequest(ApiMessage):
             self.partitions = [] if partitions is UNSET else partitions
 
     class FetchPartition(Struct):
-        __slots__ = ("partition", "current_leader_epoch", "fetch_offset", "last_fetched_epoch", "log_start_offset", "partition_max_bytes", "replica_directory_id", "high_watermark",)
+        __slots__ = ("partition", "current_leader_epoch", "fetch_offset", "last_fetched_epoch", "log_start_offset", "partition_max_bytes", "replica_directory_id", "high_watermark", "lacks_room",)
 
         def __init__(
             self,
@@ -144,6 +145,7 @@ class FetchRequest(ApiMessage):
             partition_max_bytes: int = 0,
             replica_directory_id: bytes = ZERO_UUID,
             high_watermark: int = 9223372036854775807,
+            lacks_room: bool = False,
         ) -> None:
             self.partition = partition
             self.current_leader_epoch = current_leader_epoch
@@ -153,6 +155,7 @@ class FetchRequest(ApiMessage):
             self.partition_max_bytes = partition_max_bytes
             self.replica_directory_id = replica_directory_id
             self.high_watermark = high_watermark
+            self.lacks_room = lacks_room
 
     class ForgottenTopic(Struct):
         __slots__ = ("topic", "topic_id", "partitions",)
@@ -255,6 +258,7 @@ def _decode_fetch_request_fetch_partition_plain(buf: memoryview, pos: int, versi
     msg.last_fetched_epoch = -1
     msg.replica_directory_id = ZERO_UUID
     msg.high_watermark = 9223372036854775807
+    msg.lacks_room = False
     (msg.partition,) = unpack_i(buf, pos)
     pos += 4
     if version >= 9:
@@ -374,6 +378,7 @@ def _decode_fetch_request_fetch_partition_flexible(buf: memoryview, pos: int, ve
     pos += 32
     msg.replica_directory_id = ZERO_UUID
     msg.high_watermark = 9223372036854775807
+    msg.lacks_room = False
     if not buf[pos]:
         return msg, pos + 1
     tags, pos = read_uvarint(buf, pos)
@@ -387,6 +392,9 @@ def _decode_fetch_request_fetch_partition_flexible(buf: memoryview, pos: int, ve
         elif tag == 1 and version >= 18:
             (msg.high_watermark,) = unpack_q(buf, pos)
             pos += 8
+        elif tag == 10000 and version >= 13:
+            msg.lacks_room = buf[pos] != 0
+            pos += 1
         else:
             pos = end
         if pos != end:
@@ -525,6 +533,12 @@ def _encode_fetch_request_fetch_partition_flexible(msg: _FetchRequestFetchPartit
             value = bytearray()
             value += pack_q(msg.high_watermark)
             write_tagged_field(tagged, 1, value)
+            tags += 1
+    if version >= 13:
+        if msg.lacks_room:
+            value = bytearray()
+            value += pack_o(msg.lacks_room)
+            write_tagged_field(tagged, 10000, value)
             tags += 1
     write_uvarint(out, tags)
     out += tagged
