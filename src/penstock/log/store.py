@@ -84,7 +84,7 @@ class LogStore:
                 )
             return log
         name = f"{topic}-{partition}"
-        home = next((d for d in self.directories if name in d.on_disk), None) or directory or self._emptiest()
+        home = self.found_in(topic, partition) or directory or self._emptiest()
         log = PartitionLog(home, topic, partition, topic_id, config)
         log.high_watermark = home.high_watermarks.get(name, 0)
         home.logs[name] = log
@@ -96,8 +96,12 @@ class LogStore:
 
     def has_files(self, topic: str, partition: int) -> bool:
         """Whether a partition that nobody opened yet was found on disk."""
+        return self.found_in(topic, partition) is not None
+
+    def found_in(self, topic: str, partition: int) -> LogDirectory | None:
+        """Where a partition was found on disk that nobody opened yet."""
         name = f"{topic}-{partition}"
-        return any(name in directory.on_disk for directory in self.directories)
+        return next((directory for directory in self.directories if name in directory.on_disk), None)
 
     def logs(self) -> Iterator[PartitionLog]:
         return iter(self._logs.values())

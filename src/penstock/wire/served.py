@@ -65,6 +65,9 @@ SERVED: dict[int, Served] = {
     ApiKey.TXN_OFFSET_COMMIT: Served(0, 6),
     ApiKey.DESCRIBE_CONFIGS: Served(1, 4, "Resources: topics and brokers."),
     ApiKey.ALTER_CONFIGS: Served(0, 2, "Resources: topics and brokers."),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Served(
+        1, 2, "A replica stays in the directory it was created in: to name another one is answered INVALID_REQUEST."
+    ),
     ApiKey.DESCRIBE_LOG_DIRS: Served(1, 5, "No future replicas, no cordoned directories."),
     ApiKey.CREATE_PARTITIONS: Served(0, 3),
     ApiKey.DELETE_GROUPS: Served(0, 3),
@@ -122,7 +125,6 @@ NOT_SERVED: dict[int, str] = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN: _TOKENS,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _QUOTAS,
     ApiKey.ALTER_CLIENT_QUOTAS: _QUOTAS,
-    ApiKey.ALTER_REPLICA_LOG_DIRS: "Moving a replica between directories is not built yet.",
     ApiKey.LIST_CONFIG_RESOURCES: "Only topics and brokers have configurations so far; list them with Metadata.",
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _TELEMETRY,
     ApiKey.PUSH_TELEMETRY: _TELEMETRY,

@@ -18,7 +18,6 @@ from penstock.metadata.settings.setting import (
 )
 
 _ONE_LOOP = "a broker is one event loop on one core; run more brokers to use more cores"
-_ONE_BROKER = "this release runs one broker, so there is no other broker to talk to"
 MIB = 1 << 20
 
 

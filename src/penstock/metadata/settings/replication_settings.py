@@ -71,3 +71,12 @@ class ReplicationSettings(PeerSettings, frozen=True, kw_only=True):
             update=CLUSTER_WIDE,
         ),
     ] = LONG_MAX
+    replica_alter_log_dirs_io_max_bytes_per_second: Annotated[
+        int,
+        Long(
+            "Bytes per second at which replicas are moved between the directories of this broker.",
+            at_least=1,
+            update=CLUSTER_WIDE,
+            no_effect="a replica stays in the directory it was created in",
+        ),
+    ] = LONG_MAX
