@@ -283,9 +283,19 @@ def _thread(target: Callable[[], None], failures: list[str]) -> threading.Thread
 def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> dict[int, int]:
     """What the group's coordinator has, of partitions for which it has anything."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    asked = [TopicPartition(topic, partition) for partition in range(partitions)]
+
+    def ask() -> list[TopicPartition] | None:
+        try:
+            return consumer.committed(asked, timeout=30)
+        except KafkaException as error:
+            # The coordinator may move between the client's two questions, and librdkafka does not ask again here.
+            if error.args[0].code() != KafkaError.NOT_COORDINATOR:
+                raise
+            return None
+
     try:
-        asked = [TopicPartition(topic, partition) for partition in range(partitions)]
-        found = consumer.committed(asked, timeout=30)
+        found = eventually(ask, 30)
     finally:
         consumer.close()
     return {entry.partition: entry.offset for entry in found if entry.offset >= 0}
