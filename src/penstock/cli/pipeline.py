@@ -6,6 +6,8 @@ called or listed. Such a module imports neither PySpark nor pyarrow at its top: 
 
 import functools
 import pkgutil
+import signal
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -68,6 +70,11 @@ _COMMON: list[Callable[[Any], Any]] = [
         help="Where Spark runs: local[N], spark://…, k8s://…, yarn.  [default: local[*]]",
     ),
     click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+    click.option(
+        "--archives",
+        metavar="FILE",
+        help="An environment with the libraries, for executors on a cluster (venv-pack, conda-pack).",
+    ),
     click.option("--dry-run", is_flag=True, help="Only show what would be done."),
     click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
     click.option("--quiet", "-q", is_flag=True, help="Show no progress."),
@@ -112,18 +119,17 @@ def _own_options_first(function: Any) -> Any:
 def _run(function: Callable[..., "JobSummary"], options: dict[str, Any]) -> int:
     from penstock.cli.progress import ProgressLine
     from penstock.pipeline.errors import PipelineError
-    from penstock.pipeline.job import JobContext, explained
+    from penstock.pipeline.explain import explained
+    from penstock.pipeline.job import JobContext
 
     as_json, quiet = options.pop("as_json"), options.pop("quiet")
     properties = parse_assignments(options.pop("properties"), "a client setting")
     conf = parse_assignments(options.pop("conf"), "a setting of Spark")
-    bootstrap, master, dry_run = options.pop("bootstrap"), options.pop("master"), options.pop("dry_run")
+    given = {name: options.pop(name) for name in ("bootstrap", "master", "archives", "dry_run")}
     try:
         with (
             ProgressLine(quiet=quiet) as progress,
-            JobContext(
-                bootstrap, properties=properties, master=master, conf=conf, dry_run=dry_run, progress=progress
-            ) as context,
+            JobContext(properties=properties, conf=conf, progress=progress, **given) as context,
             explained(),
         ):
             summary = function(context, **options)
@@ -147,3 +153,20 @@ def print_summary(summary: "JobSummary", *, as_json: bool) -> None:
         print_rows(summary.rows, summary.columns or list(summary.rows[0]), "table")
     for note in summary.notes:
         talk(note)
+
+
+def stop_on_signal() -> threading.Event:
+    """For jobs without an end: the first Ctrl-C or SIGTERM sets the event, and the job ends at its next good point;
+    the second interrupts it."""
+    stopped = threading.Event()
+
+    def stop(*_: Any) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        talk("stopping when this round is done; once more to stop at once")
+        stopped.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    talk("running until Ctrl-C")
+    return stopped

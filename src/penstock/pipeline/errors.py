@@ -26,3 +26,9 @@ class JobFailed(PipelineError):
     """A job that had begun could not go on. Run again it resumes where it was."""
 
     exit_code = 1
+
+
+class BrokerAway(JobFailed):
+    """The broker could not be reached or was not ready: trying again later may help."""
+
+    exit_code = 3

@@ -9,19 +9,16 @@ raises `PipelineError` for what it refuses, writes nothing when `context.dry_run
 """
 
 import functools
-import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
-from penstock.client.errors import ClientError
 from penstock.client.sync import Admin
-from penstock.pipeline.errors import DataLost, JobFailed, PipelineError
+from penstock.pipeline.explain import explained
 
 P = ParamSpec("P")
 S = TypeVar("S", bound="JobSummary")
@@ -69,14 +66,17 @@ class JobContext:
         master: str | None = None,
         conf: Mapping[str, str] | None = None,
         spark: Any = None,
+        archives: str | None = None,
         dry_run: bool = False,
         progress: Progress = _silent,
     ) -> None:
-        """`properties` are client settings by Kafka's names; `spark` is a session to use instead of an own one."""
+        """`properties` are client settings by Kafka's names; `archives` an environment for executors on a cluster;
+        `spark` is a session to use instead of an own one."""
         self.bootstrap = bootstrap
         self.properties = dict(properties or {})
         self.master = master
         self.conf = dict(conf or {})
+        self.archives = archives
         self.dry_run = dry_run
         self.progress = progress
         self._given_spark = spark
@@ -93,18 +93,21 @@ class JobContext:
             if self._own_spark is None:
                 from penstock.pipeline.session import make_session
 
-                if self._scratch is None:
-                    self._scratch = tempfile.mkdtemp(prefix="penstock-job-")
-                self._own_spark = make_session("pipeline", self.master, self.conf, self._scratch)
+                self._own_spark = make_session(
+                    "pipeline", self.master, self.conf, self._make_scratch(), self.archives
+                )
             return self._own_spark
 
     @property
     def scratch(self) -> str:
         """A directory on the driver's disk that lives as long as this context."""
         with self._lock:
-            if self._scratch is None:
-                self._scratch = tempfile.mkdtemp(prefix="penstock-job-")
-            return self._scratch
+            return self._make_scratch()
+
+    def _make_scratch(self) -> str:
+        if self._scratch is None:
+            self._scratch = tempfile.mkdtemp(prefix="penstock-job-")
+        return self._scratch
 
     def kafka_options(self) -> dict[str, str]:
         """The options that every source and sink of a job takes: `frame.options(**context.kafka_options())`."""
@@ -143,37 +146,3 @@ def job(function: Callable[Concatenate[JobContext, P], S]) -> Callable[Concatena
             return function(context, *args, **kwargs)
 
     return run
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Errors of Spark become what caused them. `ClientError` passes: it says what to do by itself."""
-    try:
-        yield
-    except (PipelineError, ClientError, KeyboardInterrupt):
-        raise
-    except Exception as error:  # the edge to Spark: anything may come out of it
-        found = explain(error)
-        if found is None:
-            raise
-        raise found from error
-
-
-_OURS = re.compile(r"penstock\.pipeline\.errors\.(\w+): (.+)")
-_OURS_BY_NAME = {cls.__name__: cls for cls in (PipelineError, DataLost, JobFailed)}
-_STACK = re.compile(r"\n\s*(JVM stacktrace:|at org\.|at java\.|at scala\.|Traceback \(most recent)")
-_LONGEST = 600
-
-
-def explain(error: BaseException) -> PipelineError | None:
-    """What an error of Spark is about: the sentence of ours inside it, else Spark's own without its stack."""
-    module = type(error).__module__.split(".")[0]
-    if module not in ("pyspark", "py4j"):
-        return None
-    text = str(error)
-    found = _OURS.findall(text)
-    if found:
-        name, message = found[-1]
-        return _OURS_BY_NAME.get(name, JobFailed)(message.strip())
-    first = _STACK.split(text, maxsplit=1)[0].strip()
-    return JobFailed(f"Spark stopped the job: {first[:_LONGEST]}", hint="run it again to go on where it was")
