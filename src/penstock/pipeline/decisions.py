@@ -31,6 +31,8 @@ class Decision(NamedTuple):
     winners: tuple[Prepared, ...]
     done: bool
     at_ms: int
+    state: dict[str, Any] | None = None
+    """What the writer wants to find again when it is run again, such as how far it is; decided with the batch."""
 
 
 async def read_decisions(client: RawClient) -> dict[str, Decision]:
@@ -57,7 +59,7 @@ def _replay(found: dict[str, Decision], key: bytes | None, value: bytes | None) 
         return
     said: dict[str, Any] = msgspec.json.decode(value)
     winners = tuple(Prepared(*winner) for winner in said["winners"])
-    found[name] = Decision(said["batch"], winners, said["done"], said["at"])
+    found[name] = Decision(said["batch"], winners, said["done"], said["at"], said.get("state"))
 
 
 async def write_decision(client: RawClient, query: str, decision: Decision) -> None:
@@ -66,6 +68,7 @@ async def write_decision(client: RawClient, query: str, decision: Decision) -> N
         "winners": [list(winner) for winner in decision.winners],
         "done": decision.done,
         "at": decision.at_ms,
+        "state": decision.state,
     }
     await _write(client, query, msgspec.json.encode(value), decision.at_ms)
 

@@ -101,11 +101,21 @@ def write_batches(options: SinkOptions, attempt: Attempt, batches: Iterable[pa.R
     return _run(lambda: _write(options, attempt, batches))
 
 
-def commit(options: SinkOptions, batch_id: int, messages: Iterable[Written | None]) -> None:
-    """Makes a batch visible, once: what was decided before stays decided."""
+def commit(
+    options: SinkOptions,
+    batch_id: int,
+    messages: Iterable[Written | None],
+    state: dict[str, Any] | None = None,
+) -> None:
+    """Makes a batch visible, once: what was decided before stays decided. `state` is kept with the decision."""
     written = [message for message in messages if message is not None]
     if written:
-        _run(lambda: _commit(options, written[0].query, batch_id, written))
+        _run(lambda: _commit(options, written[0].query, batch_id, written, state))
+
+
+def resume(options: SinkOptions, query: str) -> Decision | None:
+    """Finishes what the query decided before it was interrupted, and undoes what it did not; answers the decision."""
+    return _run(lambda: _resume(options, query))
 
 
 def abort(options: SinkOptions, messages: Iterable[Written | None]) -> None:
@@ -190,7 +200,9 @@ def _by_topic(options: SinkOptions, batch: pa.RecordBatch) -> Iterator[tuple[str
         yield topic, batch.filter(pc.equal(topics, topic))
 
 
-async def _commit(options: SinkOptions, query: str, batch_id: int, written: list[Written]) -> None:
+async def _commit(
+    options: SinkOptions, query: str, batch_id: int, written: list[Written], state: dict[str, Any] | None
+) -> None:
     admin = Admin(options.bootstrap, client_id="penstock-spark")
     cluster = Cluster(ConnectionOptions(options.bootstrap, client_id="penstock-spark"))
     await cluster.start()
@@ -200,13 +212,26 @@ async def _commit(options: SinkOptions, query: str, batch_id: int, written: list
             decision = decisions.get(query)
             if decision is None or decision.batch_id < batch_id:
                 winners = tuple(message.prepared for message in written if message.prepared is not None)
-                decision = Decision(batch_id, winners, not winners, _now_ms())
+                decision = Decision(batch_id, winners, not winners, _now_ms(), state)
                 async with admin:
                     await make_topic(admin)
                 await write_decision(client, query, decision)
             decisions[query] = decision
             await _finish_all(cluster, client, query, decisions)
         await _abort_losers(cluster, query)
+    finally:
+        await cluster.stop()
+
+
+async def _resume(options: SinkOptions, query: str) -> Decision | None:
+    cluster = Cluster(ConnectionOptions(options.bootstrap, client_id="penstock-spark"))
+    await cluster.start()
+    try:
+        async with RawClient(options.bootstrap, client_id="penstock-spark") as client:
+            decisions = await read_decisions(client)
+            await _finish_all(cluster, client, query, decisions)
+        await _abort_losers(cluster, query)
+        return decisions.get(query)
     finally:
         await cluster.stop()
 
