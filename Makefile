@@ -10,7 +10,7 @@ run: $(VENV)/.installed-run
 	$(BIN)/penstock up
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadgroup --no-loadscope-reorder
 
 check: $(STAMP)
 	$(BIN)/ruff check src tests bench

@@ -1,4 +1,4 @@
-"""Fixtures that several suites share."""
+"""Fixtures that several suites share; how the suites are spread over processes; the figures at the end."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -7,6 +7,31 @@ from pathlib import Path
 import pytest
 
 from tests.processes import BrokerProcess
+
+TOGETHER = ("cluster", "pipeline", "conformance", "crash", "sim")
+"""Suites that one process runs as a whole, longest first: they share a broker, a JVM or Spark, or they take times."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `pytest -n 2`: a suite of `TOGETHER` stays together, elsewhere a file does. Long ones begin first."""
+    here = Path(__file__).parent
+
+    def suite(item: pytest.Item) -> str:
+        return item.path.relative_to(here).parts[0]
+
+    for item in items:
+        group = suite(item) if suite(item) in TOGETHER else str(item.path.relative_to(here))
+        item.add_marker(pytest.mark.xdist_group(group))
+    order = {name: place for place, name in enumerate(TOGETHER)}
+    items.sort(key=lambda item: order.get(suite(item), len(order)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests marked `figures` printed is shown although they passed."""
+    for report in terminalreporter.stats.get("passed", []):
+        if "figures" in report.keywords and report.capstdout:
+            terminalreporter.section(report.nodeid, sep="-")
+            terminalreporter.write(report.capstdout.strip() + "\n")
 
 
 @pytest.fixture

@@ -108,11 +108,13 @@ def finish(rounds: FaultRounds) -> str:
     return words
 
 
+@pytest.mark.figures
 @pytest.mark.java
 def test_signals(tmp_path: Path) -> None:
     print("\n" + run_signals(tmp_path, 2))
 
 
+@pytest.mark.figures
 @pytest.mark.java
 def test_network_partitions(tmp_path: Path) -> None:
     print("\n" + run_cuts(tmp_path, ["cut off", "unheard", "cut off", "deaf"]))

@@ -93,6 +93,7 @@ OPERATIONS: list[Callable[[FaultRounds], None]] = [
 ]
 
 
+@pytest.mark.figures
 @pytest.mark.java
 def test_operations_under_traffic(tmp_path: Path) -> None:
     with (

@@ -231,6 +231,7 @@ def run_seeds(seeds: range) -> None:
     assert acknowledged > 20 * len(seeds), "too little was acknowledged to prove anything"
 
 
+@pytest.mark.figures
 def test_what_was_acknowledged_survives_power_loss() -> None:
     run_seeds(range(100))
 

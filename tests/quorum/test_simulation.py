@@ -27,6 +27,7 @@ NAMED = {
 }
 
 
+@pytest.mark.figures
 @pytest.mark.parametrize("first", range(0, SEEDS, _BLOCK))
 def test_lives(first: int) -> None:
     started = time.process_time()

@@ -52,6 +52,7 @@ def test_a_seed_that_found_something_holds_now(nodes: int, seed: int, name: str)
     run_seed(seed, nodes)
 
 
+@pytest.mark.figures
 def test_as_many_seeds_as_fit() -> None:
     """Always the same ones, from 0 on: `make sim` goes further."""
     tally = Tally()
