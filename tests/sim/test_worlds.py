@@ -76,3 +76,15 @@ def test_a_failure_is_told_with_its_last_lines(monkeypatch: pytest.MonkeyPatch) 
     assert outcome.failure is not None
     assert "P11: made up" in outcome.failure
     assert any("n1" in line for line in outcome.lines)
+
+
+def test_the_command_runs_seeds_and_one_of_them_again() -> None:
+    from click.testing import CliRunner
+
+    from penstock.cli.sim import sim
+
+    many = CliRunner().invoke(sim, ["run", "--seeds", "2", "--nodes", "1", "--jobs", "2"], standalone_mode=False)
+    assert (many.exception, many.return_value) == (None, 0)
+    one = CliRunner().invoke(sim, ["run", "--seed", "1", "--nodes", "1", "--trace"], standalone_mode=False)
+    assert (one.exception, one.return_value) == (None, 0)
+    assert "n1       serves" in one.output

@@ -1,12 +1,15 @@
 """`penstock sim run`: clusters of real brokers and real clients in a simulated world, seed by seed."""
 
 import os
-import sys
+import time
 
 import click
 
 from penstock.cli import exits
 from penstock.cli.exits import talk
+
+_TELL_S = 10.0
+"""How often a line tells how far it is."""
 
 
 @click.group()
@@ -19,6 +22,7 @@ def sim() -> None:
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="The first of them.")
 @click.option("--seed", type=click.IntRange(min=0), default=None, help="Run just this seed again.")
 @click.option("--trace", is_flag=True, help="Print what happens, line by line; with --seed.")
+@click.option("--wire", is_flag=True, help="In the trace, tell every request that arrives.")
 @click.option(
     "--nodes", type=click.IntRange(1, 9), default=None, help="Nodes in the cluster; drawn per seed if left out."
 )
@@ -62,23 +66,21 @@ def _run_one(seed: int, nodes: int | None, trace: bool, wire: bool) -> int:
 
 
 def _run_many(seeds: range, nodes: int | None, jobs: int, keep_going: bool) -> int:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from penstock.sim.cluster import draw_nodes
     from penstock.sim.runner import Tally, run_seeds
 
     tally = Tally()
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
-        bar = progress.add_task("", total=len(seeds))
-        for outcome in run_seeds(seeds, lambda seed: nodes or draw_nodes(seed), jobs):
-            tally.add(outcome)
-            progress.update(bar, advance=1, description=f"{tally.seeds_per_minute:.0f} seeds/min")
-            if outcome.failure is not None:
-                _tell(outcome)
-                if not keep_going:
-                    break
+    talk(f"{len(seeds)} seeds from {seeds.start} on, in {jobs} {'process' if jobs == 1 else 'processes'}")
+    told_at = time.monotonic()
+    for outcome in run_seeds(seeds, lambda seed: nodes or draw_nodes(seed), jobs):
+        tally.add(outcome)
+        if outcome.failure is not None:
+            _tell(outcome)
+            if not keep_going:
+                break
+        if time.monotonic() >= told_at + _TELL_S:
+            told_at = time.monotonic()
+            talk(tally.progress(len(seeds)))
     talk(str(tally))
     return exits.FAILED if tally.failures else exits.OK
 

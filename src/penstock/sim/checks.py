@@ -8,13 +8,14 @@ the partitions.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from penstock.log.partition_log import PartitionLog
 from penstock.metadata.image import MetadataImage
 from penstock.replication.partition import Partition
 from penstock.sim import probe
 from penstock.sim.ghost_log import GhostLog, Violation
 from penstock.sim.history import TopicPartition
 from penstock.sim.image_law import check_image
-from penstock.sim.process import Process
+from penstock.sim.process import Process, State
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -38,10 +39,26 @@ class _SeenPartition:
 class _Seen:
     """What a node was like at the last look, in one life."""
 
-    __slots__ = ("durable_epoch", "epoch", "high_watermark", "image", "life", "looks", "partitions", "role")
+    __slots__ = (
+        "broker",
+        "driver",
+        "durable_epoch",
+        "epoch",
+        "high_watermark",
+        "image",
+        "looks",
+        "machine",
+        "partitions",
+        "role",
+        "table",
+        "watched",
+    )
 
-    def __init__(self, life: int, durable_epoch: int) -> None:
-        self.life = life
+    def __init__(self, machine: "Machine", broker: "Broker", durable_epoch: int) -> None:
+        self.machine = machine
+        self.broker = broker
+        self.driver = broker.driver
+        self.table = broker.partitions
         self.looks = 0
         self.image: MetadataImage | None = None
         self.role: object = None
@@ -49,6 +66,8 @@ class _Seen:
         self.high_watermark: int | None = None
         self.durable_epoch = durable_epoch
         self.partitions: dict[TopicPartition, _SeenPartition] = {}
+        self.watched: list[tuple[_SeenPartition, Partition, PartitionLog]] = []
+        """The same, for quick walks."""
 
     def refresh(self, partitions: Iterable[Partition]) -> None:
         known = self.partitions
@@ -59,6 +78,7 @@ class _Seen:
             if seen is None or seen.partition is not partition:
                 seen = _SeenPartition(partition)
             self.partitions[key] = seen
+        self.watched = [(each, each.partition, each.partition.log) for each in self.partitions.values()]
 
 
 class Law:
@@ -67,55 +87,63 @@ class Law:
         self._machines = {machine.name: machine for machine in world.machines.values()}
         self._ids = {int(machine.settings["node.id"]): machine for machine in world.machines.values()}
         self._seen: dict[str, _Seen] = {}
+        """The last life of each machine, by its name."""
+        self._watched: dict[Process, _Seen] = {}
         self.metadata = GhostLog("__cluster_metadata-0", "R6")
         self.partitions: dict[TopicPartition, GhostLog] = {}
         self.newest = MetadataImage()
         """The newest committed image that any node has shown: what the controller has decided."""
         self._leaders: dict[int, str] = {}
 
-    def after_turn(self, process: Process | None) -> None:
-        if process is None:
+    def after_turn(self, process: Process) -> None:
+        seen = self._watched.get(process)
+        if seen is None:
+            seen = self._watch(process)
+            if seen is None:
+                return
+        elif process.state is State.DEAD:
             return
+        self._look_at_quorum(seen)
+        if seen.driver.image is not seen.image:
+            self._look_at_image(seen)
+        seen.looks += 1
+        if seen.looks % _REFRESH_LOOKS == 1 or len(seen.table) != len(seen.watched):
+            seen.refresh(probe.partitions_of(seen.broker))
+        for known, partition, log in seen.watched:
+            if (
+                partition.high_watermark != known.high_watermark
+                or partition.leader_epoch != known.leader_epoch
+                or (log.is_loaded and log.end_offset != known.end_offset)
+            ):
+                self._look_at_partition(seen.machine, known)
+
+    def _watch(self, process: Process) -> _Seen | None:
+        """From the turn on in which its broker is there."""
         machine = self._machines.get(process.name)
         if machine is None or machine.process is not process:
-            return
+            return None
         broker = probe.broker_of(machine)
-        if broker is not None:
-            seen = self._seen_of(machine)
-            self._look_at_quorum(machine, broker, seen)
-            if broker.driver.image is not seen.image:
-                self._look_at_image(machine, broker, seen)
-            seen.looks += 1
-            if seen.looks % _REFRESH_LOOKS == 1 or len(broker.partitions) != len(seen.partitions):
-                seen.refresh(probe.partitions_of(broker))
-            for known in seen.partitions.values():
-                partition = known.partition
-                if (
-                    partition.high_watermark != known.high_watermark
-                    or partition.leader_epoch != known.leader_epoch
-                    or (partition.log.is_loaded and partition.log.end_offset != known.end_offset)
-                ):
-                    self._look_at_partition(machine, known)
-
-    def _seen_of(self, machine: "Machine") -> _Seen:
-        seen = self._seen.get(machine.name)
-        if seen is None or seen.life != machine.lives:
-            seen = self._seen[machine.name] = _Seen(machine.lives, seen.durable_epoch if seen is not None else 0)
-            self.metadata.forget_replica(machine.name)
-            for ghost in self.partitions.values():
-                ghost.forget_replica(machine.name)
+        if broker is None:
+            return None
+        before = self._seen.get(machine.name)
+        seen = _Seen(machine, broker, before.durable_epoch if before is not None else 0)
+        self._seen[machine.name] = self._watched[process] = seen
+        self.metadata.forget_replica(machine.name)
+        for ghost in self.partitions.values():
+            ghost.forget_replica(machine.name)
         return seen
 
     # -- the quorum -----------------------------------------------------------------------------------------------
 
-    def _look_at_quorum(self, machine: "Machine", broker: "Broker", seen: _Seen) -> None:
-        quorum = probe.quorum_of(broker)
+    def _look_at_quorum(self, seen: _Seen) -> None:
+        quorum = probe.quorum_of(seen.driver)
         if quorum is None or (
             quorum.role is seen.role
             and quorum.election.epoch == seen.epoch
             and quorum.high_watermark == seen.high_watermark
         ):
             return
+        machine = seen.machine
         if seen.role is not quorum.role:
             self._world.note(machine.name, f"is {type(quorum.role).__name__} in epoch {quorum.epoch}")
         seen.role, seen.epoch, seen.high_watermark = quorum.role, quorum.epoch, quorum.high_watermark
@@ -127,7 +155,7 @@ class Law:
             raise Violation(f"R2: the epoch of {machine.name} went from {seen.durable_epoch} to {quorum.epoch}")
         seen.durable_epoch = max(seen.durable_epoch, quorum._durable.epoch)
         if quorum.high_watermark is not None:
-            log = probe.metadata_log_of(broker)
+            log = probe.metadata_log_of(seen.broker)
             if quorum.high_watermark > log.end_offset:
                 raise Violation(
                     f"R9: {machine.name} has a watermark of {quorum.high_watermark} above {log.end_offset}"
@@ -136,8 +164,9 @@ class Law:
 
     # -- the controller -------------------------------------------------------------------------------------------
 
-    def _look_at_image(self, machine: "Machine", broker: "Broker", seen: _Seen) -> None:
-        image = broker.image
+    def _look_at_image(self, seen: _Seen) -> None:
+        machine, broker = seen.machine, seen.broker
+        image = seen.driver.image
         if seen.image is not None and image.end_offset < seen.image.end_offset:
             raise Violation(f"C1: {machine.name} went back from {seen.image.end_offset} to {image.end_offset}")
         seen.image = image

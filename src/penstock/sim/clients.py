@@ -27,7 +27,7 @@ class Client(ABC):
         self.history = history
         self.name = name
         self.random = random.Random(f"{world.seed}:{name}")
-        self.pause_s = self.random.choice((0.05, 0.1, 0.2, 0.5))
+        self.pause_s = self.random.choice((0.1, 0.2, 0.4, 0.8))
         self.successes = 0
         self.stopping = False
         self.on_acknowledged: Callable[[TopicPartition, int], None] | None = None

@@ -20,6 +20,8 @@ from penstock.sim.world import World, WorldFailed
 
 TOPIC = "t"
 LIVENESS_S = 60.0
+CALM_S = 0.5
+"""How long clients pause between two things once all have shown that they get on: what is left is waiting."""
 SIZES = (1, 3, 3, 3, 5)
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZQ"
 
@@ -67,7 +69,7 @@ def draw_shape(chance: random.Random, nodes: int) -> Shape:
         consumers=chance.choice((0, 1, 2)),
         transactional=chance.random() < 0.3,
         operator=chance.random() < 0.3 and nodes > 1,
-        seconds=chance.choice((4.0, 8.0, 15.0)),
+        seconds=chance.choice((3.0, 6.0, 10.0)),
         segment_bytes=chance.choice((1_500, 10_000, 1 << 30)),
         session_ms=chance.choice((600, 1_000, 3_000)),
         lag_ms=chance.choice((500, 1_500, 3_000)),
@@ -140,6 +142,7 @@ class Cluster:
         await self._wait_until_all_work()
         for client in self.clients:
             client.stopping = isinstance(client, OperatingClient)
+            client.pause_s = max(client.pause_s, CALM_S)
         await self._wait_until_whole()
         for client in self.clients:
             client.stopping = True

@@ -56,13 +56,13 @@ class FaultRates:
 
 def draw_rates(chance: random.Random, machines: int, kinds: tuple[str, ...] = KINDS) -> FaultRates:
     chosen = 0.4 if len(kinds) > 3 else 0.8
-    rates = {kind: 10 ** chance.uniform(-1.5, 0.0) for kind in kinds if chance.random() < chosen}
+    rates = {kind: 10 ** chance.uniform(-1.3, 0.2) for kind in kinds if chance.random() < chosen}
     if machines == 1:
         max_down = 1
     else:
         max_down = chance.choice((1, (machines - 1) // 2, machines))
     crash_at_start = chance.choice((0.0, 0.2)) if "power_loss" in rates else 0.0
-    return FaultRates(rates, max_down, chance.choice((0.3, 1.0, 3.0, 5.0)), crash_at_start)
+    return FaultRates(rates, max_down, chance.choice((0.3, 1.0, 2.0, 4.0)), crash_at_start)
 
 
 class Faults:

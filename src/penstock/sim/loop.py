@@ -40,7 +40,7 @@ class OutOfTime(Exception):
 class SimHandle(asyncio.TimerHandle):
     """A turn to come. Stands in for asyncio's handles, which would ask the loop for things it does not have."""
 
-    __slots__ = ("callback", "context", "is_cancelled", "moment", "parameters", "process")
+    __slots__ = ("callback", "context", "moment", "parameters", "process")
 
     def __init__(
         self,
@@ -54,15 +54,13 @@ class SimHandle(asyncio.TimerHandle):
         self.parameters = parameters
         self.context = context
         self.process = cast(Process | None, context.get(CURRENT))
-        self.is_cancelled = False
 
     def cancel(self) -> None:
-        self.is_cancelled = True
         self.callback = None
         self.parameters = ()
 
     def cancelled(self) -> bool:
-        return self.is_cancelled
+        return self.callback is None
 
     def when(self) -> float:
         return self.moment
@@ -120,7 +118,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.turns = 0
         self.faults: list[dict[str, Any]] = []
         """What nobody handled: exceptions of callbacks and of tasks whose result nobody took."""
-        self.after_turn: Callable[[Process | None], None] | None = None
+        self.after_turn: Callable[[Process], None] | None = None
+        """Called after every turn of a process; turns of the world itself change no node."""
         self.pool_times: dict[str, PoolTimes] = {}
         """By host; hosts that are not there have `default_pool_times`."""
         self.default_pool_times = PoolTimes()
@@ -159,47 +158,56 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> SimHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        when = self._now + delay
+        handle = SimHandle(when, callback, args, contextvars.copy_context() if context is None else context)
+        self._numbers += 1
+        heapq.heappush(self._timers, (when, self._numbers, handle))
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> SimHandle:
         handle = SimHandle(when, callback, args, contextvars.copy_context() if context is None else context)
-        heapq.heappush(self._timers, (when, self.next_number(), handle))
+        self._numbers += 1
+        heapq.heappush(self._timers, (when, self._numbers, handle))
         return handle
 
-    def _run_turn(self) -> None:
-        """One turn of one process, or a jump of the clock."""
-        timers, ready = self._timers, self._ready
-        while timers and timers[0][0] <= self._now:
-            ready.append(heapq.heappop(timers)[2])
-        if not ready:
-            self._jump()
-            return
-        handle = ready.popleft()
-        if handle.is_cancelled:
-            return
-        process = handle.process
-        if process is not None and process.state:
-            if process.state is State.PAUSED:
-                process.set_aside.append(handle)
-            return
-        self.turns += 1
-        self._now += STEP_S
-        callback = handle.callback
-        assert callback is not None
-        try:
-            handle.context.run(callback, *handle.parameters)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            self.call_exception_handler({"message": f"a turn failed: {callback}", "exception": error}, process)
-        if self.after_turn is not None:
-            self.after_turn(process)
+    def _run_turns(self, is_done: Callable[[], bool], end: float) -> None:
+        """Turns of processes, and jumps of the clock where nobody is ready, until it is done. The hottest place of
+        the simulator: hence in one piece."""
+        timers, ready, pop = self._timers, self._ready, heapq.heappop
+        while not is_done():
+            now = self._now
+            while timers and timers[0][0] <= now:
+                ready.append(pop(timers)[2])
+            if not ready:
+                self._jump()
+                if self._now > end:
+                    raise OutOfTime(f"not done at {end:g} s of virtual time")
+                continue
+            handle = ready.popleft()
+            callback = handle.callback
+            if callback is None:
+                continue  # cancelled
+            process = handle.process
+            if process is not None and process.state:
+                if process.state is State.PAUSED:
+                    process.set_aside.append(handle)
+                continue
+            self.turns += 1
+            self._now = now + STEP_S
+            try:
+                handle.context.run(callback, *handle.parameters)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": f"a turn failed: {callback}", "exception": error}, process)
+            if self.after_turn is not None and process is not None:
+                self.after_turn(process)
 
     def _jump(self) -> None:
         timers = self._timers
-        while timers and timers[0][2].is_cancelled:
+        while timers and timers[0][2].callback is None:
             heapq.heappop(timers)
         if not timers:
             raise Deadlock(f"nothing is ready and no timer is set at {self._now:.6f}")
@@ -209,17 +217,13 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def run(self, work: Coroutine[Any, Any, T], limit_s: float = 1e9) -> T:
         """Runs until the work is done. Raises `Deadlock`, or `OutOfTime` after that much virtual time."""
-        end = self._now + limit_s
         asyncio.set_event_loop(None)
         before, self._running = asyncio._get_running_loop(), True
         asyncio._set_running_loop(self)
         try:
             main = self.create_task(work)
             main.add_done_callback(_look_at_result)
-            while not main.done():
-                self._run_turn()
-                if self._now > end:
-                    raise OutOfTime(f"not done after {limit_s:g} s of virtual time")
+            self._run_turns(main.done, self._now + limit_s)
             return main.result()
         finally:
             self._running = False
@@ -227,8 +231,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def run_forever(self) -> None:
         self._stopping = False
-        while not self._stopping:
-            self._run_turn()
+        self._run_turns(lambda: self._stopping, float("inf"))
 
     def run_until_complete(self, future: Any) -> Any:
         return self.run(future)

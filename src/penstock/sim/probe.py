@@ -1,7 +1,7 @@
 """Where the checks look inside a running node. The only place in `sim` that knows the private parts of others."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.log.partition_log import PartitionLog
 from penstock.metadata.image import MetadataImage
@@ -12,6 +12,7 @@ from penstock.replication.partition import Partition
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.broker.metadata_driver import MetadataDriver
     from penstock.sim.machine import Machine
 
 
@@ -25,10 +26,8 @@ def has_failed_directory(machine: "Machine") -> bool:
     return broker is not None and any(directory.failure is not None for directory in broker.logs.directories)
 
 
-def quorum_of(broker: "Broker") -> Quorum | None:
-    driver: Any = broker.driver
-    quorum: Quorum | None = getattr(driver, "_core", None) or getattr(driver, "_quorum", None)
-    return quorum
+def quorum_of(driver: "MetadataDriver") -> Quorum | None:
+    return driver._core
 
 
 def metadata_log_of(broker: "Broker") -> PartitionLog:

@@ -4,8 +4,11 @@ Two runs of a seed are the same run if and only if their digests are equal.
 """
 
 import hashlib
+import struct
 from collections import deque
 from collections.abc import Callable
+
+_MARK = struct.Struct("<qqd")
 
 
 class Trace:
@@ -49,7 +52,7 @@ class Trace:
     def mark(self, number: int, size: int) -> None:
         """Something too frequent for a line; it still belongs to the digest."""
         self.events += 1
-        self._digest.update(b"%d %d %.7f\n" % (number, size, self._now()))
+        self._digest.update(_MARK.pack(number, size, self._now()))
 
     def digest(self) -> str:
         return self._digest.hexdigest()
