@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.sim.checkers import CHECKERS, check_history
-from penstock.sim.history import Begin, Commit, Event, Final, History, Outcome, Poll, Send, TransactionEnd
+from penstock.sim.history import Assigned, Begin, Commit, Event, Final, History, Outcome, Poll, Send, TransactionEnd
 
 P = ("t", 0)
 OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
@@ -15,6 +15,8 @@ def sent(value: str, offset: int, **more: object) -> Send:
 
 GOOD: list[Event] = [
     sent("a", 0),
+    Assigned("z", "g", 1),
+    Assigned("c", "g", 1),
     Begin("c", "g", P, 0, 1),
     Poll("c", P, ((0, "a"),), 1),
     Commit("c", "g", P, 1, OK),
@@ -22,8 +24,11 @@ GOOD: list[Event] = [
     Send("p", P, "c", UNKNOWN),
     Send("p", P, "x", FAILED),
     Poll("c", P, ((1, "b"), (2, "c")), 1),
+    Assigned("d", "g", 2),
     Begin("d", "g", P, 1, 2),
     Poll("d", P, ((1, "b"), (2, "c")), 2),
+    Begin("z", "g", P, 0, 1),  # a member that was cut off and given up knows nothing of what others committed
+    Poll("z", P, ((0, "a"),), 1),
     sent("e", 3, transaction=1),
     TransactionEnd("p", 1, True, UNKNOWN, begun=True),
     Poll("r", P, ((0, "a"), (1, "b"), (2, "c"), (3, "e")), 0, True),
@@ -44,6 +49,7 @@ BAD: dict[str, list[Event]] = {
     "poll-skip": [
         sent("a", 0),
         sent("b", 1),
+        Assigned("c", "g", 1),
         Begin("c", "g", P, 0, 1),
         Poll("c", P, ((1, "b"),), 1),
         Final(P, ((0, "a"), (1, "b"))),
@@ -71,9 +77,11 @@ BAD: dict[str, list[Event]] = {
         Final(P, ((0, "a"),), True),
     ],
     "lost-commit": [
+        Assigned("c", "g", 1),
         Begin("c", "g", P, 0, 1),
         Commit("c", "g", P, 5, OK),
         Commit("c", "g", P, 9, UNKNOWN),
+        Assigned("d", "g", 2),
         Begin("d", "g", P, 3, 2),
     ],
 }

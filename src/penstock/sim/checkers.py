@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from penstock.sim.history import (
+    Assigned,
     Begin,
     Commit,
     Final,
@@ -216,14 +217,18 @@ def check_torn_transactions(history: History) -> list[Anomaly]:
 
 
 def check_commits(history: History) -> list[Anomaly]:
-    """A group goes on where it had got to: not before its last acknowledged commit."""
+    """A group goes on where it had got to: not before what was committed when its member was given the partition.
+    What others commit while a member that was given up still reads is none of its business."""
     committed: dict[tuple[str, TopicPartition], int] = {}
+    floors: dict[tuple[str, int], dict[tuple[str, TopicPartition], int]] = {}
     found = []
     for event in history.events:
         if isinstance(event, Commit) and event.outcome is Outcome.OK:
             committed[event.group, event.partition] = event.offset
+        elif isinstance(event, Assigned):
+            floors[event.client, event.assignment] = dict(committed)
         elif isinstance(event, Begin):
-            floor = committed.get((event.group, event.partition), -1)
+            floor = floors[event.client, event.assignment].get((event.group, event.partition), -1)
             if event.position < floor:
                 what = f"{event.group} begins {_name(event.partition)} at {event.position}, committed was {floor}"
                 found.append(Anomaly("lost-commit", what))

@@ -11,7 +11,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.sim.history import Begin, Commit, Final, History, Outcome, Poll, Send, TopicPartition, TransactionEnd
+from penstock.sim.history import (
+    Assigned,
+    Begin,
+    Commit,
+    Final,
+    History,
+    Outcome,
+    Poll,
+    Send,
+    TopicPartition,
+    TransactionEnd,
+)
 
 if TYPE_CHECKING:
     from penstock.sim.world import World
@@ -211,6 +222,7 @@ class ConsumingClient(RestartingClient):
             def on_partitions_assigned(self, assigned: Any) -> None:
                 client.assignment += 1
                 client._begun.clear()
+                client.history.add(Assigned(client.name, client.group, client.assignment))
 
         consumer = AIOKafkaConsumer(
             group_id=self.group,

@@ -38,8 +38,16 @@ class Poll(NamedTuple):
     read_committed: bool = False
 
 
+class Assigned(NamedTuple):
+    """A consumer was given its partitions. It asks where to begin after this, and may read much later."""
+
+    client: str
+    group: str
+    assignment: int
+
+
 class Begin(NamedTuple):
-    """An assignment begins: the consumer reads the partition from `position`."""
+    """The first poll of a partition in an assignment: it reads from `position`."""
 
     client: str
     group: str
@@ -74,7 +82,7 @@ class Final(NamedTuple):
     read_committed: bool = False
 
 
-Event = Send | Poll | Begin | Commit | TransactionEnd | Final
+Event = Send | Poll | Assigned | Begin | Commit | TransactionEnd | Final
 
 
 class History:
