@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from penstock.pipeline.archive_files import ArchiveFile, Storage, write_files
+from penstock.pipeline.archive_rows import Slice, may_hold, read_slice
 from penstock.pipeline.archive_table import ArchiveTable
 from penstock.pipeline.tasks import TaskAttempt, run_tasks
 
 _FEWEST = 4  # fewer small files than that are not worth a merge
-_READ_ROWS = 20_000
 
 
 class Merge(NamedTuple):
@@ -70,9 +69,13 @@ def merge(planned: Merge, _: TaskAttempt) -> list[ArchiveFile]:
 
 
 def _read(planned: Merge) -> Iterator[pa.RecordBatch]:
-    filesystem = planned.storage.filesystem()
-    for file in planned.files:
-        with filesystem.open_input_file(file.path) as source:
-            for batch in pq.ParquetFile(source).iter_batches(_READ_ROWS):
-                topic = pa.array([file.topic] * batch.num_rows, pa.string())
-                yield batch.append_column("topic", topic)
+    """Partition by partition, so that a reader of one finds its rows together."""
+    files = planned.files
+    first, end = min(file.first_partition for file in files), max(file.end_partition for file in files)
+    start, stop = min(file.first_offset for file in files), max(file.end_offset for file in files)
+    for partition in range(first, end):
+        wanted = Slice(files[0].topic, partition, start, stop, ())
+        wanted = wanted._replace(files=tuple(file for file in files if may_hold(file, wanted)))
+        for table in read_slice(planned.storage, wanted):
+            topic = pa.array([wanted.topic] * table.num_rows, pa.string())
+            yield from table.append_column("topic", topic).combine_chunks().to_batches()

@@ -87,17 +87,17 @@ class ArchiveTable:
         self.load()
         self.check_cluster(cluster_id)
 
+    def property(self, name: str) -> str | None:
+        value: str | None = self._table.metadata().configuration.get(name)
+        return value
+
     def check_cluster(self, cluster_id: str) -> None:
-        known = self._table.metadata().configuration.get(CLUSTER_PROPERTY)
+        known = self.property(CLUSTER_PROPERTY)
         if known != cluster_id:
             raise PipelineError(
                 f"the archive at {self.storage.root} is of cluster {known}, and this is cluster {cluster_id}",
                 hint="its offsets mean nothing here: archive into another --table",
             )
-
-    @property
-    def version(self) -> int:
-        return int(self._table.version())
 
     # -- positions ------------------------------------------------------------------------------------------------
 
@@ -105,6 +105,13 @@ class ArchiveTable:
         """The next offset to archive, of those partitions that were archived before."""
         found = {tp: self._table.transaction_version(_position_id(tp)) for tp in partitions}
         return {tp: int(offset) for tp, offset in found.items() if offset is not None}
+
+    def topic_positions(self, topic: str) -> Offsets:
+        """Of all partitions of a topic that were archived."""
+        found: Offsets = {}
+        while position := self.positions([TopicPartition(topic, len(found))]):
+            found |= position
+        return found
 
     def check_topic_ids(self, topic_ids: Mapping[str, bytes]) -> None:
         """Refuses topics that were deleted and made anew since they were archived."""

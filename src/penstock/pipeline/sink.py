@@ -223,6 +223,16 @@ async def _commit(
         await cluster.stop()
 
 
+def read_decision(options: SinkOptions, query: str) -> Decision | None:
+    """What the query decided last; changes nothing."""
+    return _run(lambda: _read_decision(options, query))
+
+
+async def _read_decision(options: SinkOptions, query: str) -> Decision | None:
+    async with RawClient(options.bootstrap, client_id="penstock-spark") as client:
+        return (await read_decisions(client)).get(query)
+
+
 async def _resume(options: SinkOptions, query: str) -> Decision | None:
     cluster = Cluster(ConnectionOptions(options.bootstrap, client_id="penstock-spark"))
     await cluster.start()
