@@ -303,19 +303,31 @@ def test_compact_and_delete_together() -> None:
 
 
 class MeddlingWorker(InlineWorker):
-    """Something happens to the log while it is being rewritten."""
+    """Something happens to the log while it is being read or rewritten."""
 
     meddle = staticmethod(lambda: None)
+    moment = ""
+
+    async def scan(self) -> Scanned:
+        self._reach("before it is read")
+        return await super().scan()
 
     async def rewrite(self, number: int) -> Rewritten:
+        if number == 1:
+            self._reach("before it is rewritten")
         rewritten = await super().rewrite(number)
         if number == 1:
-            type(self).meddle()
+            self._reach("before it is swapped in")
         return rewritten
 
+    def _reach(self, moment: str) -> None:
+        if type(self).moment == moment:
+            type(self).meddle()
 
+
+@pytest.mark.parametrize("moment", ["before it is read", "before it is rewritten", "before it is swapped in"])
 @pytest.mark.parametrize("what", ["delete records", "truncate", "delete topic", "lose the process"])
-def test_a_round_that_is_overtaken_is_given_up(what: str) -> None:
+def test_a_round_that_is_overtaken_is_given_up(what: str, moment: str) -> None:
     bench = Bench(cleanup_policy=frozenset({"compact", "delete"}))
     expected = fill(bench, 90)
     log = bench.log
@@ -331,9 +343,11 @@ def test_a_round_that_is_overtaken_is_given_up(what: str) -> None:
             raise RoundLost("the process has ended with -9")
 
     MeddlingWorker.meddle = staticmethod(meddle)
+    MeddlingWorker.moment = moment
     cleaner = Cleaner(bench.clock, MeddlingWorker, run_inline)
     compact(log, cleaner)
     assert cleaner.rounds == 0
+    assert log.directory.failure is None
     if what == "delete topic":
         assert not bench.disk.exists(_PATH)
         return

@@ -165,6 +165,11 @@ class Cleaner:
             for number in range(scanned.groups):
                 rewritten = await worker.rewrite(number)
                 saved_bytes += await self._swap(log, rewritten, generation)
+        except (OSError, CorruptSegment) as fault:
+            # Retention or truncation took a file away under the round: no fault of the disk, nor of the log.
+            if _is_overtaken(log, generation) or log.segments[0].base_offset > plan.segments[0].base_offset:
+                raise _Overtaken from fault
+            raise
         finally:
             await worker.close()
         self.rounds += 1
@@ -198,6 +203,10 @@ class Cleaner:
         return saved_bytes
 
 
+def _is_overtaken(log: PartitionLog, generation: int) -> bool:
+    return log.is_deleted or log.directory.failure is not None or log.generation != generation
+
+
 def _check(log: PartitionLog, generation: int) -> None:
-    if log.is_deleted or log.directory.failure is not None or log.generation != generation:
+    if _is_overtaken(log, generation):
         raise _Overtaken
