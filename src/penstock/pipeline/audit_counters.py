@@ -14,6 +14,8 @@ from penstock.pipeline.audit_runs import PartitionFacts
 
 CellKey = tuple[str, int, int, int, int]
 """Topic, partition, producer id, producer epoch, window (milliseconds)."""
+_LATEST_ARRIVAL_MS = 600_000
+"""Where a log does not begin at 0: how much later than it was made a record may have been appended."""
 
 
 class Cell(NamedTuple):
@@ -87,7 +89,7 @@ class _Sum:
     """What all parts of a cell say. Producers without an identity share a cell."""
 
     def __init__(self) -> None:
-        self.acknowledged = self.failed = self.highest = 0
+        self.acknowledged = self.failed = self.highest = self.window_ms = 0
         self.clients: set[str] = set()
         self.incarnations: set[str] = set()
 
@@ -96,6 +98,7 @@ class _Sum:
         self.failed += cell.failed
         # A batch that changed its identity was sent in one cell and acknowledged in another.
         self.highest += max(cell.produced, cell.acknowledged + cell.failed)
+        self.window_ms = max(self.window_ms, cell.window_ms)
         self.clients.add(cell.client)
         self.incarnations.add(cell.incarnation)
 
@@ -118,10 +121,19 @@ def decide_counters(
             continue
         if told.failed:
             findings.append(_found("delivery_failed", key, told.failed, told))
-        if not partition.is_whole:
+        if not _can_be_judged(partition, key[4], told.window_ms):
             continue
         findings += _judge(key, told, logged.get(key, 0), told.incarnations <= closed)
     return findings + _decide_lives(counters, facts)
+
+
+def _can_be_judged(partition: PartitionFacts, window: int, window_ms: int) -> bool:
+    """Whether all that was written of a window must still be there."""
+    if partition.is_whole:
+        return True
+    if partition.compacted or partition.first_timestamp_ms < 0:
+        return False
+    return window >= partition.first_timestamp_ms + window_ms + _LATEST_ARRIVAL_MS
 
 
 def _judge(key: CellKey, told: _Sum, there: int, ended: bool) -> list[Finding]:

@@ -32,17 +32,20 @@ KINDS: dict[str, tuple[str, str]] = {
     "archive_differs": (FAIL, "records in the archive differ from those in the topic"),
     "archive_extra": (FAIL, "the archive has records that the topic does not have"),
     "archive_file_missing": (FAIL, "a file of the archive is gone"),
-    "archive_file_damaged": (FAIL, "a file of the archive is not as long as it was written"),
+    "archive_file_damaged": (FAIL, "a file of the archive is not as it was written"),
     "open_transaction": (WARN, "a transaction has been open for long; readers wait for its end"),
     "delivery_failed": (WARN, "records that their producer was told are not delivered"),
     "counters_incomplete": (WARN, "counters of a producer are missing from the audit topic"),
     "sequence_expired": (WARN, "a producer was silent for so long that its place was forgotten; then it went on"),
-    "archive_hole": (WARN, "offsets are neither in the archive nor, any more, in the topic"),
     "retention_hole": (INFO, "records are gone by retention or were deleted on purpose"),
     "compacted": (INFO, "records are gone by compaction"),
     "sequence_before_range": (INFO, "a producer's first records lie before what was audited"),
     "producer_running": (INFO, "a producer has not ended, or died: its last counters are not told"),
     "archive_behind": (INFO, "the archive does not reach the end of the topic yet"),
+    "archive_hole": (
+        INFO,
+        "offsets are neither in the archive nor, any more, in the topic: markers, aborted, or lost",
+    ),
     "archive_older": (INFO, "the archive holds records that are no longer in the topic"),
 }
 

@@ -104,6 +104,7 @@ class PartitionFacts(NamedTuple):
     end_offset: int
     log_start_offset: int  # at the end of the audit: retention goes on meanwhile
     compacted: bool = False
+    first_timestamp_ms: int = -1  # of the first batch that was audited
 
     @property
     def is_whole(self) -> bool:
