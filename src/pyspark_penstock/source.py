@@ -1,10 +1,16 @@
 """The data source as Spark sees it: readers and writers. What they do is in `penstock.pipeline`."""
 
+import asyncio
 import gc
-from collections.abc import Iterator, Sequence
+import logging
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -13,6 +19,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -21,25 +28,34 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.client.errors import ClientError
+from penstock.client.types import TopicPartition
 from penstock.pipeline.errors import PipelineError
-from penstock.pipeline.fetching import read_ranges
+from penstock.pipeline.fetching import output_schema, read_ranges
+from penstock.pipeline.filters import EVERYTHING, read_filters
+from penstock.pipeline.group_names import name_of, tell_name
+from penstock.pipeline.limits import Admission
 from penstock.pipeline.offsets import Offsets, from_json_dict, to_json_dict
 from penstock.pipeline.options import SourceOptions
 from penstock.pipeline.planning import OffsetRange, make_ranges, plan_tasks
 from penstock.pipeline.reader import TopicReader
-from penstock.pipeline.schema import ddl
 from penstock.pipeline.sink import SinkOptions
 from pyspark_penstock.sink import PenstockBatchWriter, PenstockStreamWriter
 
+log = logging.getLogger("penstock.pipeline")
+
 _PARALLELISM = 8  # tasks that a large range is split into when nothing else is asked for
+_UNLIMITED = 2**62
+_PUSHDOWN_WORKER = "data_source_pushdown_filters"
 
 
 class RangesPartition(InputPartition):
-    """The work of one task."""
+    """The work of one task. With a token the task also tells the reader what the query is called."""
 
-    def __init__(self, ranges: list[OffsetRange]) -> None:
+    def __init__(self, ranges: list[OffsetRange], token: str | None = None) -> None:
         super().__init__(None)
         self.ranges = ranges
+        self.token = token
 
 
 class PenstockSource(DataSource):
@@ -47,12 +63,12 @@ class PenstockSource(DataSource):
     def name(cls) -> str:
         return "penstock"
 
-    def schema(self) -> str:
-        flags = {name.lower(): value.lower() for name, value in self.options.items()}
-        return ddl(headers=flags.get("includeheaders") == "true", batch_info=flags.get("includebatchinfo") == "true")
+    def schema(self) -> StructType:
+        return from_arrow_schema(output_schema(SourceOptions.parse(dict(self.options))))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return PenstockBatchReader(SourceOptions.parse(dict(self.options)))
+        options = SourceOptions.parse(dict(self.options), streaming=False)
+        return PenstockFilteringReader(options) if _filters_are_asked_for() else PenstockBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return PenstockStreamReader(SourceOptions.parse(dict(self.options), streaming=True))
@@ -66,6 +82,19 @@ class PenstockSource(DataSource):
         return PenstockStreamWriter(SinkOptions.parse(dict(self.options)), self.options.get("queryId"))
 
 
+def _filters_are_asked_for() -> bool:
+    """Whether Spark's planner for filters is at work. Where `spark.sql.python.filterPushdown.enabled` is false, as by
+    default, Spark refuses any reader that could take filters, instead of giving it none."""
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        if caller.f_globals.get("__name__", "").endswith(_PUSHDOWN_WORKER) or caller.f_code.co_filename.endswith(
+            f"{_PUSHDOWN_WORKER}.py"
+        ):
+            return True
+        frame = caller
+    return False
+
+
 class _Reading:
     """What both readers do on executors."""
 
@@ -75,19 +104,44 @@ class _Reading:
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         # Spark collects garbage after every task; what is there by now need not be looked at each time.
         gc.freeze()
+        if partition.token is not None and partition.ranges:
+            self._tell_name(partition.token, partition.ranges[0])
         return read_ranges(self.source_options, partition.ranges)
 
-    def tasks(self, ranges: list[OffsetRange]) -> Sequence[InputPartition]:
-        return [RangesPartition(work) for work in plan_tasks(ranges, self.source_options, _PARALLELISM)]
+    def _tell_name(self, token: str, known: OffsetRange) -> None:
+        context = TaskContext.get()
+        described = context.getLocalProperty("spark.job.description")
+        name = name_of(described, context.getLocalProperty("sql.streaming.queryId"))
+        if name is None:
+            return
+        try:
+            asyncio.run(
+                tell_name(self.source_options.bootstrap, token, name, TopicPartition(known.topic, known.partition))
+            )
+        except ClientError as error:
+            log.warning("the query's progress is not shown as a group: %s", error)
+
+    def tasks(self, ranges: list[OffsetRange], token: str | None = None) -> list[InputPartition]:
+        planned = plan_tasks(ranges, self.source_options, _PARALLELISM)
+        return [RangesPartition(work, token if number == 0 else None) for number, work in enumerate(planned)]
 
 
 class PenstockBatchReader(_Reading, DataSourceReader):
+    bounds = EVERYTHING
+
     def partitions(self) -> Sequence[InputPartition]:
         reader = TopicReader(self.source_options)
         try:
-            return self.tasks(reader.batch_ranges()) or [RangesPartition([])]
+            return self.tasks(reader.batch_ranges(self.bounds)) or [RangesPartition([])]
         finally:
             reader.close()
+
+
+class PenstockFilteringReader(PenstockBatchReader):
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """Takes what it can use, and leaves all of them to Spark as well: they only say what need not be read."""
+        self.bounds = read_filters(filters)
+        return filters
 
 
 class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -96,7 +150,11 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options)
         self._reader: TopicReader | None = None
+        self._admission = Admission(options.limits)
         self._last_offsets: Offsets | None = None  # of Trigger.AvailableNow
+        self._group_id = options.group_id
+        self._token = uuid.uuid4().hex
+        self._asked = False
         self._published: Offsets = {}
 
     @property
@@ -106,15 +164,15 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
             self._reader = TopicReader(self.source_options)
         return self._reader
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"source_options": self.source_options, "_reader": None, "_last_offsets": None, "_published": {}}
+    def __reduce__(self) -> Any:
+        return PenstockStreamReader, (self.source_options,)
 
     def initialOffset(self) -> dict[str, Any]:
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self.source_options.max_offsets_per_trigger
-        return ReadMaxRows(most) if most else ReadAllAvailable()
+        limits = self.source_options.limits
+        return ReadMaxRows(limits.max_offsets or _UNLIMITED) if limits.any else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._last_offsets = self.reader.newest_offsets({})
@@ -127,10 +185,19 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
         if self._last_offsets is None:
             newest = self.reader.wait_for_news(done)
         else:
-            newest = {tp: max(end, done.get(tp, 0)) for tp, end in self._last_offsets.items()}
-        if isinstance(limit, ReadMaxRows):
-            newest = self.reader.limited(done, newest, limit.max_rows)
-        return to_json_dict(newest)
+            there = self.reader.newest_offsets(done)
+            newest = {tp: max(end, done.get(tp, 0)) for tp, end in self._last_offsets.items() if tp in there}
+        return to_json_dict(newest if isinstance(limit, ReadAllAvailable) else self._limited(done, newest))
+
+    def _limited(self, done: Offsets, newest: Offsets) -> Offsets:
+        if newest == done:
+            return newest
+        limits = self.source_options.limits
+        begin = self.reader.with_new_partitions(done, newest)
+        if self._last_offsets is None and self._admission.must_wait(begin, newest, time.monotonic_ns() // 1_000_000):
+            return done
+        sizes = self.reader.sizes(newest) if limits.max_bytes else {}
+        return self._admission.limited(begin, newest, sizes)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return to_json_dict(self.reader.newest_offsets({}))
@@ -139,13 +206,19 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
         if not start:
             return []
         first, last = from_json_dict(start), from_json_dict(end)
-        return self.tasks(make_ranges(self.reader.with_new_partitions(first, last), last, self.source_options))
+        begin = self.reader.with_new_partitions(first, last)
+        self._asked = self._asked or self._group_id is None
+        return self.tasks(
+            make_ranges(begin, last, self.source_options), self._token if self._group_id is None else None
+        )
 
     def _publish(self, done: Offsets) -> None:
         """Spark asks for what is next only when everything before is processed."""
-        group_id = self.source_options.group_id
-        if group_id is not None and done != self._published:
-            self.reader.publish(group_id, done)
+        if self._group_id is None and self._asked:
+            name = self.reader.query_name(self._token)
+            self._group_id = None if name is None else self.source_options.group_prefix + name
+        if self._group_id is not None and done != self._published:
+            self.reader.publish(self._group_id, done)
             self._published = done
 
     def stop(self) -> None:

@@ -42,7 +42,8 @@ def decode(data: bytes, start: int = 0, end: int = 2**62) -> pa.RecordBatch | No
     decoder = BatchDecoder("orders", 3, headers=True, batch_info=True)
     for pos, header in iter_headers(data):
         decoder.add(memoryview(data), pos, header)
-    return decoder.take(start, end)
+    found = decoder.take(start, end)
+    return found[0] if found else None
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,12 +1,18 @@
 """Topics read by Spark: batches, streams, limits, what is lost, and the lag that everybody sees."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the pipeline's libraries are not installed: pip install penstock[pipeline]")
+
 from penstock.client.sync import Admin, Producer
+from penstock.pipeline.options import SourceOptions
+from penstock.pipeline.reader import TopicReader
 from penstock.testing import Broker
+from tests.waiting import eventually
 
 
 def fill(broker: Broker, topic: str, count: int, partitions: int = 3) -> None:
@@ -49,28 +55,118 @@ def test_offsets_bound_a_batch(spark: Any, broker: Broker) -> None:
     assert parts == 5
 
 
+def test_filters_on_partition_offset_and_time_read_less(spark: Any, broker: Broker) -> None:
+    """Every task reads at most ten offsets here, so the number of tasks says how much is fetched."""
+    fill(broker, "filtered", 300)
+    frame = load(spark, broker, "filtered", maxRecordsPerPartition="10")
+    everything = frame.select("partition", "offset", "timestamp").collect()
+    end = 1 + max(row.offset for row in everything if row.partition == 1)
+    pivot = sorted((row for row in everything if row.partition == 1), key=lambda row: row.offset)[end // 2]
+
+    def read(condition: str) -> tuple[int, set[tuple[int, int]]]:
+        narrowed = frame.where(condition)
+        found = {(row.partition, row.offset) for row in narrowed.select("partition", "offset").collect()}
+        assert found == {(row.partition, row.offset) for row in frame.where(f"({condition}) or false").collect()}
+        return narrowed.rdd.getNumPartitions(), found
+
+    tasks, found = read(f"partition = 1 and offset >= {end - 25} and offset < {end - 5}")
+    assert tasks == 2
+    assert len(found) == 20
+    tasks, found = read(f"partition = 1 and timestamp >= timestamp_millis({int(pivot.timestamp.timestamp() * 1000)})")
+    assert tasks < end // 10
+    assert (1, pivot.offset) in found
+    assert read("topic = 'another'") == (1, set())
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert frame.where("partition = 1").rdd.getNumPartitions() == frame.rdd.getNumPartitions()
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def stream(spark: Any, broker: Broker, checkpoint: Path, name: str | None = None, **options: str) -> list[list[Any]]:
+    """Runs a stream to where its topics end now; the rows of each batch that had any."""
+    reader = spark.readStream.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap)
+    frame = reader.options(**{"startingOffsets": "earliest", **options}).load().select("topic", "partition", "offset")
+    batches: list[list[Any]] = []
+    writer = frame.writeStream.foreachBatch(lambda batch, _: batches.append(batch.collect()))
+    writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    (writer.queryName(name) if name else writer).start().awaitTermination()
+    return [batch for batch in batches if batch]
+
+
 def test_a_stream_goes_on_where_it_was_and_shows_its_lag(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    """Under its own name: nothing but the query says which group it is."""
     fill(broker, "stream", 500)
-
-    def run() -> list[int]:
-        reader = spark.readStream.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap)
-        reader = reader.option("subscribe", "stream").option("startingOffsets", "earliest").option("groupId", "lag")
-        stream = reader.option("maxOffsetsPerTrigger", "200").load()
-        sizes: list[int] = []
-        running = stream.writeStream.foreachBatch(lambda frame, _: sizes.append(frame.count()))
-        running = running.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
-        running.start().awaitTermination()
-        return [size for size in sizes if size]
-
-    assert run() == [200, 200, 100]
+    options = {"subscribe": "stream", "maxOffsetsPerTrigger": "200"}
+    assert [len(batch) for batch in stream(spark, broker, tmp_path, "orders", **options)] == [200, 200, 100]
     with Producer(broker.bootstrap) as producer:
         for number in range(50):
             producer.send("stream", value=b"more", key=str(number).encode())
         producer.flush()
-    assert run() == [50]
+    assert [len(batch) for batch in stream(spark, broker, tmp_path, "orders", **options)] == [50]
     with Admin(broker.bootstrap) as admin:
-        committed = admin.group_offsets("lag")
-    assert sum(position.offset for position in committed.values()) == 550
+        committed = admin.group_offsets("spark-orders")
+        assert sum(position.offset for position in committed.values()) == 550
+        assert [group.group_id for group in admin.list_groups() if "asks" in group.group_id] == []
+
+
+def test_partitions_and_topics_come_and_go(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    fill(broker, "come.a", 10, partitions=1)
+    fill(broker, "come.gone", 10, partitions=1)
+    options = {"subscribePattern": r"come\..*"}
+    assert sum(map(len, stream(spark, broker, tmp_path, **options))) == 20
+    fill(broker, "come.b", 10, partitions=2)
+    with Admin(broker.bootstrap) as admin:
+        admin.create_partitions("come.a", 2)
+        with Producer(broker.bootstrap) as producer:
+            producer.send("come.a", value=b"new", partition=1)
+            producer.flush()
+        (rows,) = stream(spark, broker, tmp_path, **options)
+        assert sorted(row.topic for row in rows) == ["come.a", *["come.b"] * 10]
+        admin.delete_topic("come.gone")
+    with pytest.raises(Exception, match=r"deleted: come\.gone-0 from offset 10"):
+        stream(spark, broker, tmp_path, **options)
+    fill(broker, "come.c", 3, partitions=1)
+    (rows,) = stream(spark, broker, tmp_path, failOnDataLoss="false", **options)
+    assert {row.topic for row in rows} == {"come.c"}
+
+
+def test_an_idle_stream_waits_at_the_broker(broker: Broker) -> None:
+    """One question that is parked, not many; and the answer comes when the record does."""
+    fill(broker, "idle", 5, partitions=2)
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "idle", "idleWaitMs": "20000"}
+    reader = TopicReader(SourceOptions.parse(given))
+    asked = []
+    ask = reader.newest_offsets
+
+    def counted(start: Any) -> Any:
+        asked.append(start)
+        return ask(start)
+
+    reader.newest_offsets = counted  # type: ignore[method-assign]
+    try:
+        start = ask({})
+        with Producer(broker.bootstrap) as producer, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(reader.wait_for_news, start)
+            eventually(lambda: bool(asked), 10)
+            producer.send("idle", value=b"x", partition=0)
+            producer.flush()
+            newest = waiting.result(15)
+    finally:
+        reader.close()
+    assert sum(newest.values()) == sum(start.values()) + 1
+    assert len(asked) <= 4
+
+
+def test_bytes_limit_a_batch(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    with Admin(broker.bootstrap) as admin, Producer(broker.bootstrap) as producer:
+        admin.create_topic("large", 1)
+        for _ in range(100):
+            producer.send("large", value=bytes(1_000))
+        producer.flush()
+    batches = stream(spark, broker, tmp_path, subscribe="large", maxBytesPerTrigger="40000")
+    assert sum(map(len, batches)) == 100
+    assert len(batches) == 3
 
 
 def test_a_repeated_first_batch_starts_where_the_first_did(spark: Any, broker: Broker, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.pipeline.kernels import Array, gather, scan_batches, scan_headers
-from penstock.pipeline.schema import HEADER_TYPE, arrow_schema
+from penstock.pipeline.schema import CORRUPT_COLUMN, HEADER_TYPE, arrow_schema
 from penstock.records.batch import HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, CorruptBatch, crc_is_valid
 from penstock.records.compression import decompress
 
@@ -20,12 +20,15 @@ _SEQUENCE_MASK = 0x7FFFFFFF  # sequence numbers wrap from 2³¹ − 1 to 0
 class BatchDecoder:
     """Collects batches of one partition with `add`, gives their rows with `take`."""
 
-    def __init__(self, topic: str, partition: int, *, headers: bool, batch_info: bool) -> None:
+    def __init__(
+        self, topic: str, partition: int, *, headers: bool, batch_info: bool, report_corrupt: bool = False
+    ) -> None:
         self._topic = topic
         self._partition = partition
         self._headers = headers
         self._batch_info = batch_info
-        self._schema = arrow_schema(headers=headers, batch_info=batch_info)
+        self._report_corrupt = report_corrupt
+        self._schema = arrow_schema(headers=headers, batch_info=batch_info, corrupt=report_corrupt)
         self._batches: list[BatchHeader] = []
         self._payloads: list[Any] = []
         self.row_count = 0
@@ -44,11 +47,55 @@ class BatchDecoder:
         self.row_count += header.record_count
         self.size_bytes += len(payload)
 
-    def take(self, start_offset: int, end_offset: int) -> pa.RecordBatch | None:
-        """Rows of what was added with offsets in [start, end); None when there are none."""
+    def take(self, start_offset: int, end_offset: int) -> list[pa.RecordBatch]:
+        """Rows of what was added with offsets in [start, end), if there are any."""
         batches, payloads = self._batches, self._payloads
         self._batches, self._payloads = [], []
-        rows, self.row_count, self.size_bytes = self.row_count, 0, 0
+        self.row_count = self.size_bytes = 0
+        try:
+            rows = self._decode(batches, payloads, start_offset, end_offset)
+        except CorruptBatch:
+            if not self._report_corrupt:
+                raise
+            return self._decode_each(batches, payloads, start_offset, end_offset)
+        return [] if rows is None else [rows]
+
+    def _decode_each(
+        self, batches: list[BatchHeader], payloads: list[Any], start_offset: int, end_offset: int
+    ) -> list[pa.RecordBatch]:
+        """One of them is malformed: batch by batch, with a row in the place of those that are."""
+        found = []
+        for header, payload in zip(batches, payloads, strict=True):
+            try:
+                rows = self._decode([header], [payload], start_offset, end_offset)
+            except CorruptBatch as error:
+                rows = self.corrupt_row(header, str(error))
+            if rows is not None:
+                found.append(rows)
+        return found
+
+    def corrupt_row(self, header: BatchHeader, why: str) -> pa.RecordBatch:
+        """The row that stands for a batch that cannot be read."""
+        row = {
+            "topic": self._topic,
+            "partition": self._partition,
+            "offset": header.base_offset,
+            "timestamp": header.base_timestamp * 1000,
+            "timestampType": header.timestamp_type,
+            "leaderEpoch": header.partition_leader_epoch,
+            "producerId": header.producer_id,
+            "producerEpoch": header.producer_epoch,
+            "sequence": header.base_sequence,
+            CORRUPT_COLUMN: why,
+        }
+        return pa.RecordBatch.from_arrays(
+            [pa.array([row.get(field.name)], field.type) for field in self._schema], schema=self._schema
+        )
+
+    def _decode(
+        self, batches: list[BatchHeader], payloads: list[Any], start_offset: int, end_offset: int
+    ) -> pa.RecordBatch | None:
+        rows = sum(header.record_count for header in batches)
         if not rows:
             return None
         buf = np.frombuffer(payloads[0] if len(payloads) == 1 else b"".join(payloads), dtype=np.uint8)
@@ -91,6 +138,8 @@ class BatchDecoder:
             columns.append(_header_column(buf, wanted))
         if self._batch_info:
             columns += _batch_columns(batches, of_batch, wanted[:, 1])
+        if self._report_corrupt:
+            columns.append(pa.nulls(count, pa.string()))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 

@@ -4,7 +4,6 @@ Fetching runs ahead by a few answers, so that the broker, the network and the de
 """
 
 import asyncio
-import logging
 import threading
 from collections.abc import Iterator
 from queue import Full, Queue
@@ -12,16 +11,19 @@ from queue import Full, Queue
 import pyarrow as pa
 
 from penstock.client.consumer.partitions import Chunk
-from penstock.client.errors import BrokerError
+from penstock.client.errors import ClientError
 from penstock.client.raw import RawBatches, RawClient
 from penstock.client.types import EARLIEST, TopicPartition
 from penstock.model.errors import ErrorCode
 from penstock.pipeline.decode import BatchDecoder
-from penstock.pipeline.errors import DataLost, PipelineError
+from penstock.pipeline.errors import PipelineError
+from penstock.pipeline.formats.columns import TypedColumns
 from penstock.pipeline.options import SourceOptions
-from penstock.pipeline.planning import OffsetRange
+from penstock.pipeline.planning import OffsetRange, report_loss
+from penstock.pipeline.schema import arrow_schema
+from penstock.records.batch import CorruptBatch, iter_headers
 
-log = logging.getLogger("penstock.pipeline")
+_TOPIC_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 _FETCH_BYTES = 8 << 20
 _FETCH_WAIT_MS = 500
@@ -29,6 +31,7 @@ _AHEAD = 2  # answers that wait to be decoded
 _ROWS_PER_BATCH = 10_000
 _BYTES_PER_BATCH = 4 << 20
 _STALL_SECONDS = 60.0
+_RETRY_SECONDS = 0.05
 
 
 class _Fetched:
@@ -43,6 +46,23 @@ class _Fetched:
 
 def read_ranges(options: SourceOptions, ranges: list[OffsetRange]) -> Iterator[pa.RecordBatch]:
     """Every visible record of the ranges, in order within each. Raises `DataLost`, `PipelineError`."""
+    rows = _read_plain(options, ranges)
+    if options.formats.is_plain:
+        return rows
+    return map(TypedColumns(options.formats, plain_schema(options)).apply, rows)
+
+
+def plain_schema(options: SourceOptions) -> pa.Schema:
+    return arrow_schema(headers=options.headers, batch_info=options.batch_info, corrupt=options.report_corrupt)
+
+
+def output_schema(options: SourceOptions) -> pa.Schema:
+    """The columns that a query with these options gets."""
+    plain = plain_schema(options)
+    return plain if options.formats.is_plain else TypedColumns(options.formats, plain).typed_schema
+
+
+def _read_plain(options: SourceOptions, ranges: list[OffsetRange]) -> Iterator[pa.RecordBatch]:
     fetcher = _Fetcher(options, ranges)
     fetcher.start()
     try:
@@ -52,16 +72,24 @@ def read_ranges(options: SourceOptions, ranges: list[OffsetRange]) -> Iterator[p
             wanted = fetched.wanted
             if decoder is None or current != wanted:
                 if decoder is not None and current is not None:
-                    yield from _rest(decoder, current)
-                decoder = BatchDecoder(
-                    wanted.topic, wanted.partition, headers=options.headers, batch_info=options.batch_info
-                )
+                    yield from decoder.take(current.start, current.end)
+                decoder = _make_decoder(options, wanted)
             current = wanted
             yield from _decode(decoder, fetched, options)
         if decoder is not None and current is not None:
-            yield from _rest(decoder, current)
+            yield from decoder.take(current.start, current.end)
     finally:
         fetcher.stop()
+
+
+def _make_decoder(options: SourceOptions, wanted: OffsetRange) -> BatchDecoder:
+    return BatchDecoder(
+        wanted.topic,
+        wanted.partition,
+        headers=options.headers,
+        batch_info=options.batch_info,
+        report_corrupt=options.report_corrupt,
+    )
 
 
 def _decode(decoder: BatchDecoder, fetched: _Fetched, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -71,15 +99,15 @@ def _decode(decoder: BatchDecoder, fetched: _Fetched, options: SourceOptions) ->
         pos, header, visible = found
         if not visible or header.next_offset <= wanted.start or header.base_offset >= wanted.end:
             continue
-        decoder.add(batches.data, pos, header)
+        try:
+            decoder.add(batches.data, pos, header)
+        except CorruptBatch as error:
+            if not options.report_corrupt:
+                raise
+            yield from decoder.take(wanted.start, wanted.end)
+            yield decoder.corrupt_row(header, str(error))
         if decoder.row_count >= _ROWS_PER_BATCH or decoder.size_bytes >= _BYTES_PER_BATCH:
-            yield from _rest(decoder, wanted)
-
-
-def _rest(decoder: BatchDecoder, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-    table = decoder.take(wanted.start, wanted.end)
-    if table is not None:
-        yield table
+            yield from decoder.take(wanted.start, wanted.end)
 
 
 class _Fetcher:
@@ -123,14 +151,14 @@ class _Fetcher:
         return False
 
     async def _fetch_all(self) -> None:
-        async with RawClient(self._options.bootstrap, client_id="penstock-spark") as client:
+        async with RawClient(self._options.bootstrap, client_id=self._options.client_id) as client:
             for wanted in self._ranges:
                 await self._fetch_range(client, wanted)
                 if self._stopped.is_set():
                     return
 
     async def _fetch_range(self, client: RawClient, wanted: OffsetRange) -> None:
-        loop = asyncio.get_running_loop()
+        loop, options = asyncio.get_running_loop(), self._options
         offset = wanted.start
         progress_at = loop.time()
         while offset < wanted.end and not self._stopped.is_set():
@@ -141,16 +169,21 @@ class _Fetcher:
                     offset,
                     max_bytes=_FETCH_BYTES,
                     max_wait_ms=_FETCH_WAIT_MS,
-                    isolation_level=self._options.isolation_level,
+                    isolation_level=options.isolation_level,
                 )
-            except BrokerError as error:
+            except ClientError as error:
                 if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     offset = await self._skip_lost(client, wanted, offset)
                     wanted = wanted._replace(start=offset)
+                elif error.code in _TOPIC_GONE and await self._is_deleted(client, wanted):
+                    report_loss(f"offsets {offset} to {wanted.end - 1} of {_name(wanted)} are gone: {error}", options)
+                    return
                 elif not error.retriable or loop.time() - progress_at > _STALL_SECONDS:
                     raise
+                else:
+                    await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            after = _end_of(batches.data, offset)
+            after = _end_of(batches.data, offset, wanted)
             if after > offset:
                 progress_at = loop.time()
                 offset = after
@@ -158,7 +191,7 @@ class _Fetcher:
                 await loop.run_in_executor(None, self._put, fetched)
             elif loop.time() - progress_at > _STALL_SECONDS:
                 raise PipelineError(
-                    f"{wanted.topic}-{wanted.partition} gave no records from offset {offset} for "
+                    f"{_name(wanted)} gave no records from offset {offset} for "
                     f"{_STALL_SECONDS:.0f} s, though it is to be read up to {wanted.end}; look at the broker's log"
                 )
 
@@ -168,16 +201,25 @@ class _Fetcher:
         lost_end = min(first, wanted.end) if first > offset else wanted.end
         message = f"offsets {offset} to {lost_end - 1} of {tp.topic}-{tp.partition} are gone"
         message += f" (the partition now begins at {first})" if first > offset else " (the partition is shorter now)"
-        if self._options.fail_on_data_loss:
-            raise DataLost(message + "; set failOnDataLoss=false to go on without them")
-        log.warning("%s; going on without them", message)
+        report_loss(message, self._options)
         return lost_end
 
+    async def _is_deleted(self, client: RawClient, wanted: OffsetRange) -> bool:
+        return not await client.has_topic(wanted.topic)
 
-def _end_of(data: memoryview, offset: int) -> int:
+
+def _name(wanted: OffsetRange) -> str:
+    return f"{wanted.topic}-{wanted.partition}"
+
+
+def _end_of(data: memoryview, offset: int, wanted: OffsetRange) -> int:
     """The offset behind the last whole batch."""
-    from penstock.records.batch import iter_headers
-
-    for _, header in iter_headers(data):
-        offset = max(offset, header.next_offset)
+    try:
+        for _, header in iter_headers(data):
+            offset = max(offset, header.next_offset)
+    except CorruptBatch as error:
+        raise PipelineError(
+            f"{_name(wanted)} from offset {offset} on is no sequence of batches: {error}",
+            hint="`penstock pipeline audit` shows the damage; read around it with startingOffsets and endingOffsets",
+        ) from None
     return offset

@@ -4,17 +4,22 @@ Small partitions share a task and large ones are split, because a Python task co
 has read a record.
 """
 
+import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
+from penstock.client.metadata import ClusterMetadata, TopicInfo
 from penstock.client.offsets import list_offsets
 from penstock.client.types import EARLIEST, LATEST, TopicPartition
 from penstock.pipeline.errors import DataLost, PipelineError
+from penstock.pipeline.filters import Bounds
 from penstock.pipeline.offsets import EARLIEST_OFFSET, LATEST_OFFSET, Offsets
 from penstock.pipeline.options import SourceOptions, Start
+
+log = logging.getLogger("penstock.pipeline")
 
 _SPLIT_RECORDS_MIN = 50_000  # below it a task of its own costs more than it gains
 
@@ -28,10 +33,17 @@ class OffsetRange(NamedTuple):
     end: int
 
 
-async def find_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicPartition]:
-    """The partitions that the options name, as there are now."""
+async def find_partitions(
+    cluster: Cluster, options: SourceOptions, known: Collection[str] = ()
+) -> list[TopicPartition]:
+    """The partitions that the options name, as there are now.
+
+    A topic that does not exist is an error, unless it is among `known`: then it was deleted, and is left out.
+    """
     if options.assignment is not None:
-        return sorted(TopicPartition(topic, n) for topic, numbers in options.assignment.items() for n in numbers)
+        wanted = sorted(TopicPartition(topic, n) for topic, numbers in options.assignment.items() for n in numbers)
+        metadata = await cluster.fetch_metadata(sorted(options.assignment))
+        return [tp for tp in wanted if tp.topic not in known or _exists(metadata, tp)]
     if options.pattern is not None:
         metadata = await cluster.fetch_metadata(None)
         matches = re.compile(options.pattern).fullmatch
@@ -43,12 +55,23 @@ async def find_partitions(cluster: Cluster, options: SourceOptions) -> list[Topi
     for name in names:
         topic = metadata.topics.get(name)
         if topic is None or not topic.partitions:
-            try:
-                topic = await cluster.topic(name, cluster.options.start_timeout_ms)
-            except ClientError as error:
-                raise PipelineError(f"cannot read topic {name!r}: {error}") from error
+            if name in known:
+                continue
+            topic = await _wait_for_topic(cluster, name)
         found += [TopicPartition(name, number) for number in topic.partitions]
     return sorted(found)
+
+
+def _exists(metadata: ClusterMetadata, tp: TopicPartition) -> bool:
+    topic = metadata.topics.get(tp.topic)
+    return topic is not None and tp.partition in topic.partitions
+
+
+async def _wait_for_topic(cluster: Cluster, name: str) -> TopicInfo:
+    try:
+        return await cluster.topic(name, cluster.options.start_timeout_ms)
+    except ClientError as error:
+        raise PipelineError(f"cannot read topic {name!r}: {error}; {error.hint}") from error
 
 
 async def resolve(
@@ -108,19 +131,36 @@ def _exactly(given: Mapping[TopicPartition, int], wanted: list[TopicPartition], 
 
 
 def make_ranges(start: Offsets, end: Offsets, options: SourceOptions) -> list[OffsetRange]:
-    """What lies between. An end before its start means that the topic was deleted and made anew."""
+    """What lies between. An end before its start means that records were lost, or the topic was made anew."""
     ranges = []
     for tp in sorted(end):
         first, last = start.get(tp, 0), end[tp]
         if last < first:
-            message = f"{tp.topic}-{tp.partition} ends at offset {last}, but offset {first} was reached already: "
-            message += "the topic was deleted and created again, or lost records"
-            if options.fail_on_data_loss:
-                raise DataLost(message + "; set failOnDataLoss=false to go on from what is there")
-            continue
+            report_loss(
+                f"offsets {last} to {first - 1} of {tp.topic}-{tp.partition}, which were read before, are gone: it "
+                f"ends at {last} now, because it lost records or was deleted and created again",
+                options,
+            )
         if last > first:
             ranges.append(OffsetRange(tp.topic, tp.partition, first, last))
     return ranges
+
+
+def report_loss(message: str, options: SourceOptions) -> None:
+    """Raises, or says it and goes on, as `failOnDataLoss` says."""
+    if options.fail_on_data_loss:
+        raise DataLost(message + "; set failOnDataLoss=false to go on with what is there")
+    log.warning("%s; going on with what is there", message)
+
+
+def narrow(ranges: list[OffsetRange], bounds: Bounds) -> list[OffsetRange]:
+    """The ranges without what the bounds leave out."""
+    narrowed = (
+        r._replace(start=max(r.start, bounds.offset_start), end=min(r.end, bounds.offset_end))
+        for r in ranges
+        if bounds.admits(TopicPartition(r.topic, r.partition))
+    )
+    return [r for r in narrowed if r.start < r.end]
 
 
 def plan_tasks(ranges: list[OffsetRange], options: SourceOptions, parallelism: int) -> list[list[OffsetRange]]:

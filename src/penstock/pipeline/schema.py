@@ -8,6 +8,7 @@ import pyarrow as pa
 KEY_AND_VALUE = "key binary, value binary, topic string, partition int, offset bigint"
 _HEADERS_DDL = "headers array<struct<key:string,value:binary>>"
 _BATCH_DDL = "leaderEpoch int, producerId bigint, producerEpoch int, sequence int"
+CORRUPT_COLUMN = "corrupt"
 
 HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
@@ -22,7 +23,8 @@ def ddl(*, headers: bool, batch_info: bool) -> str:
     return ", ".join(parts)
 
 
-def arrow_schema(*, headers: bool, batch_info: bool) -> pa.Schema:
+def arrow_schema(*, headers: bool, batch_info: bool, corrupt: bool = False) -> pa.Schema:
+    """`corrupt` says why a batch cannot be read; such a batch is one row without key and value."""
     fields = [
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
@@ -41,4 +43,6 @@ def arrow_schema(*, headers: bool, batch_info: bool) -> pa.Schema:
             pa.field("producerEpoch", pa.int32()),
             pa.field("sequence", pa.int32()),
         ]
+    if corrupt:
+        fields.append(pa.field(CORRUPT_COLUMN, pa.string()))
     return pa.schema(fields)
