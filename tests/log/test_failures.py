@@ -1,10 +1,12 @@
 """Disks that are full, nearly full, or broken."""
 
+import contextlib
 import errno
 
 import pytest
 
 from penstock.log.config import LogConfig
+from penstock.log.errors import NoRoom
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.sim.disk import CrashingDisk
 from tests.log.logs import NOW_MS, TOPIC_ID, append, batch, code_of, new_log, open_log, open_store, values
@@ -45,6 +47,70 @@ def test_a_disk_that_fills_up_anywhere_in_first_append_or_roll(room: int) -> Non
     log.flush()
     assert log.synced_end_offset == 4
     assert values(new_log(config, disk)) == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("room", range(0, 700, 35))
+def test_recovery_on_a_full_disk_breaks_nothing(room: int) -> None:
+    """It does with what room there is, or is tried again; nothing is lost, and the directory has not failed."""
+    disk = CrashingDisk()
+    config = LogConfig(segment_bytes=300, index_interval_bytes=0)
+    log = new_log(config, disk)
+    for number in range(12):
+        append(log, f"{number}", epoch=number // 5)
+    log.flush()
+    expected = values(log)
+    disk.crash()
+    disk.capacity_bytes = disk.used_bytes() + room
+    log = new_log(config, disk)
+    with contextlib.suppress(NoRoom):
+        log.load()
+        assert values(log) == expected, "what could be recovered can be read"
+    assert log.directory.failure is None
+    disk.capacity_bytes = None
+    assert values(log) == expected
+    assert append(log, "after", epoch=3) == 12
+    log.flush()
+    disk.crash()
+    again = new_log(config, disk)
+    assert values(again) == [*expected, b"after"]
+    assert again.leader_epochs.entries() == log.leader_epochs.entries()
+
+
+@pytest.mark.parametrize("room", range(0, 300, 30))
+@pytest.mark.parametrize("offset", [0, 1, 2, 5])
+def test_a_log_on_a_full_disk_is_cut_or_stays_as_it_was(room: int, offset: int) -> None:
+    disk = CrashingDisk()
+    config = LogConfig(segment_bytes=150)
+    log = new_log(config, disk)
+    for number in range(6):
+        append(log, f"{number}")
+    log.flush()
+    disk.capacity_bytes = disk.used_bytes() + room
+    refusal = log.truncate_full_and_start_at(7) if offset == 0 else log.truncate_to(offset)
+    assert log.directory.failure is None
+    expected = [b"%d" % number for number in range(6)]
+    if refusal is None:
+        expected = expected[:offset]
+    assert values(log) == expected
+    disk.capacity_bytes = None
+    assert append(log, "next") == (7 if offset == 0 and refusal is None else len(expected))
+    log.flush()
+    disk.crash()
+    assert values(new_log(config, disk)) == [*expected, b"next"]
+
+
+def test_a_close_without_room_is_not_a_clean_one() -> None:
+    disk = CrashingDisk()
+    store = open_store(disk)
+    log = open_log(store)
+    append(log, "a")
+    log.flush()
+    disk.capacity_bytes = disk.used_bytes()
+    store.close()
+    disk.capacity_bytes = None
+    again = open_store(disk)
+    assert not again.directories[0].was_clean
+    assert values(open_log(again)) == [b"a"]
 
 
 def test_a_broken_disk_fails_the_directory() -> None:

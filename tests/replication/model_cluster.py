@@ -176,9 +176,9 @@ class ModelCluster:
             (self._fetched if message.kind == "fetched" else self._altered)(receiver, message)
 
     def _serve(self, leader: Replica, message: Message) -> None:
-        number, position, epoch, log_start_offset, max_bytes = message.body
+        number, position, epoch, log_start_offset, max_bytes, lacks_room = message.body
         partition = leader.partition
-        partition.note_replica_fetch(message.sender, epoch, position, log_start_offset, self.now_ms)
+        partition.note_replica_fetch(message.sender, epoch, position, log_start_offset, self.now_ms, lacks_room)
         plan = partition.plan_replica_fetch(message.sender, position, max_bytes, True)
         records = plan.data.file.read_at(plan.data.position, plan.data.length) if plan.data is not None else b""
         fetched = Fetched(plan.error, plan.high_watermark, plan.log_start_offset, plan.diverging, records)
@@ -210,13 +210,14 @@ class ModelCluster:
     def fetch(self, follower: Replica, max_bytes: int = 0) -> bool:
         """Asks the leader, giving up an older question."""
         partition = follower.partition
-        position = partition.position()
+        position = partition.position() or partition.stalled_position()
         if partition.follower is None or partition.follower.leader_id == NO_LEADER or position is None:
             return False
         follower.questions += 1
         follower.asked = (follower.questions, position)
         size = max_bytes or self.random.choice((1, 200, 10_000))
-        body = (follower.questions, position, follower.epoch, follower.log.log_start_offset, size)
+        start = follower.log.log_start_offset
+        body = (follower.questions, position, follower.epoch, start, size, partition.lacks_room)
         self.send(Message("fetch", partition.follower.leader_id, follower.id, follower.incarnation, body))
         return True
 
@@ -324,6 +325,7 @@ class ModelCluster:
     def heal(self) -> None:
         self.network.clear()
         for replica in self.replicas.values():
+            replica.disk.capacity_bytes = None
             if not replica.running:
                 replica.start()
         self._until(self._is_whole, "the cluster does not become whole")

@@ -48,6 +48,7 @@ class Life:
             self.checkpoint: 0.5,
             self.delete_records: 0.3,
             self.reassign: 0.2,
+            self.fill: 0.4,
         }
         weights = {**calm, **{fault: rate * self.random.choice((0, 0.3, 1, 3)) for fault, rate in faults.items()}}
         weights[self.restart] = max(weights[self.restart], 0.5)
@@ -154,7 +155,9 @@ class Life:
     def restart(self) -> None:
         stopped = [replica for replica in self.cluster.replicas.values() if not replica.running]
         if stopped:
-            self.random.choice(stopped).start()
+            chosen = self.random.choice(stopped)
+            chosen.disk.capacity_bytes = None
+            chosen.start()
 
     def fence(self) -> None:
         """Of a dead broker, or of one that only seems dead: it goes on with what it knows."""
@@ -168,6 +171,13 @@ class Life:
             if broker.fenced and broker.epoch == replica.epoch and not broker.shutting_down:
                 self.cluster.controller.unfence(replica.id)
                 return
+
+    def fill(self) -> None:
+        """A disk gets full, or has room again; brokers are started when there is some."""
+        replica = self._one()
+        if replica is not None:
+            disk, few = replica.disk, self.random.choice((0, 40, 400))
+            disk.capacity_bytes = disk.used_bytes() + few if disk.capacity_bytes is None else None
 
     def shut_down(self) -> None:
         replica = self._one()

@@ -270,4 +270,8 @@ def _why_refused(code: int, node_id: int) -> str:
         )
     if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
         return "the controllers belong to another cluster; check controller.quorum.voters and the data directory"
+    if code == ErrorCode.KAFKA_STORAGE_ERROR:
+        return (
+            f"broker {node_id} cannot be registered while the disk of the active controller is full; free space there"
+        )
     return f"the cluster refuses broker {node_id}: {describe_error(code)}"

@@ -115,6 +115,7 @@ class MetadataDriver:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._waiters_epoch = -1
         self._unavailable: str | None = "the node is starting"
+        self._waits_for_room = False
         self._failure: BaseException | None = None
         self._snapshots = SnapshotSchedule(self)
 
@@ -152,6 +153,15 @@ class MetadataDriver:
         return self._addresses.find(leader_id, self._core.voters)
 
     @property
+    def lacks_room(self) -> bool:
+        """Whether the last that was to be written for the quorum found no room on the disk."""
+        return self._waits_for_room or self._log.lacks_room
+
+    @property
+    def is_sole_voter(self) -> bool:
+        return self._core is not None and self._core.is_voter and len(self._core.voters) == 1
+
+    @property
     def silence_ms(self) -> float | None:
         """See `quorum.silence`."""
         return silence_ms(self._core, asyncio.get_running_loop().time() * 1000) if self._core is not None else None
@@ -180,7 +190,7 @@ class MetadataDriver:
     # --- starting and stopping ------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Loads and joins the quorum; with one voter it leads it already. Raises `MetadataUnreadable`."""
+        """Loads and joins the quorum; with one voter it leads it already. Raises `MetadataUnreadable`, OSError."""
         loop = asyncio.get_running_loop()
         loaded = await loop.run_in_executor(self._pool, self._store.load)
         image = loaded.delta.close(loaded.end_offset, loaded.last_epoch, loaded.timestamp_ms)
@@ -206,7 +216,7 @@ class MetadataDriver:
         runner.on_bug = self._quorum_failed
         self._unavailable = None
         runner.post(core.start)
-        if core.is_voter and len(core.voters) == 1:
+        if self.is_sole_voter:
             await self._leader_known.wait()
             if self._failure is not None:
                 raise self._failure
@@ -293,6 +303,7 @@ class MetadataDriver:
 
     def _append_batch(self, batch: bytearray, delta: MetadataDelta, image: MetadataImage) -> int | Refusal:
         result = self._log.append_as_leader(batch, image.epoch, image.timestamp_ms, origin="coordinator")
+        self._waits_for_room = isinstance(result, Refusal) and self._store.directory.failure is None
         if isinstance(result, Refusal):
             return result
         self.pending = image
@@ -322,8 +333,10 @@ class MetadataDriver:
                 if error.errno not in NO_SPACE_ERRORS:
                     raise
                 log.warning("the election state waits for room on the disk: %s", error)
+                self._waits_for_room = True
                 await asyncio.sleep(_NO_SPACE_RETRY_S)
             else:
+                self._waits_for_room = False
                 return
 
     def append_control(self, change: LeaderChange | VotersChange) -> int | Refusal:
@@ -378,13 +391,19 @@ class MetadataDriver:
 
     async def take_chunk(self, chunk: SnapshotChunk) -> VoterSet | bool | None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._pool, self._store.write_chunk, chunk.snapshot, chunk.position, chunk.data)
-        if not chunk.is_last:
-            return True
+        write, receive = self._store.write_chunk, self._store.receive_snapshot
         try:
-            image, voters = await loop.run_in_executor(self._pool, self._store.receive_snapshot, chunk.snapshot)
+            await loop.run_in_executor(self._pool, write, chunk.snapshot, chunk.position, chunk.data)
+            if not chunk.is_last:
+                return True
+            image, voters = await loop.run_in_executor(self._pool, receive, chunk.snapshot)
         except MetadataUnreadable as error:
             log.error("the leader's snapshot is of no use: %s", error)
+            return False
+        except OSError as error:
+            if error.errno not in NO_SPACE_ERRORS:
+                raise
+            log.warning("the leader's snapshot waits for room on the disk: %s", error)
             return False
         delta = await loop.run_in_executor(self._pool, delta_between, self.image, image)
         self._store.begin_behind(chunk.snapshot)

@@ -142,7 +142,7 @@ class MetadataStore:
         self.view = MetadataLogView(self.log, self.flushes)
 
     def load(self) -> LoadedMetadata:
-        """Reads everything. Raises `MetadataUnreadable`."""
+        """Reads everything. Raises `MetadataUnreadable`, and OSError where the disk is at fault or full."""
         self.directory.prepare(self.log.name)
         voters: list[tuple[int, VoterSet]] = []
         try:
@@ -154,7 +154,7 @@ class MetadataStore:
                 self.directory.log_start_offsets[self.log.name] = snapshot.end_offset
             self.log.load()
             if self.directory.failure is not None:
-                raise MetadataUnreadable(f"the metadata log cannot be read: {self.directory.failure}")
+                raise self.directory.failure
             self._know_epoch_of_snapshot()
             delta = MetadataDelta(MetadataImage())
             timestamp_ms, snapshot_voters = self._replay_snapshot(snapshot, delta)

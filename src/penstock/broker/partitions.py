@@ -61,6 +61,10 @@ class PartitionTable:
     def offline_count(self) -> int:
         return len(self._offline)
 
+    def is_offline(self, topic_id: bytes, index: int) -> bool:
+        """Whether its log cannot be used until somebody repairs it."""
+        return (topic_id, index) in self._offline
+
     # -- finding ------------------------------------------------------------------------------------------------
 
     def find(self, topic: TopicKey, index: int) -> Partition | Refusal:
@@ -156,7 +160,8 @@ class PartitionTable:
         elif refusal is not None and storage.fault is not None:
             self.on_damaged(topic, index, None, storage.fault.reason)
         if refusal is not None:
-            self._offline[topic.id, index] = refusal
+            if storage.is_loaded:  # else its disk is full, and it may be opened when there is room
+                self._offline[topic.id, index] = refusal
             return refusal
         _, current = self._lookup(topic.id, index)
         if current is None or self._node_id not in current.replicas:  # deleted or moved while it was being opened

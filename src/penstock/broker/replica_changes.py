@@ -23,7 +23,7 @@ from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import PartitionImage
 from penstock.metadata.settings import TopicSettings
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ids import RESERVED_UUIDS
 from penstock.replication.counters import ReplicationCounters
 from penstock.replication.partition import LeaderRules, Partition
@@ -216,9 +216,23 @@ class ReplicaChanges:
                 keys = list(self._to_open)[:_OPENING_AT_ONCE]
                 for key in keys:
                     del self._to_open[key]
-                await asyncio.gather(*(self._table.open_replica(*key) for key in keys))
+                opened = await asyncio.gather(*(self._table.open_replica(*key) for key in keys))
+                without_room = [
+                    key for key, outcome in zip(keys, opened, strict=True) if self._may_retry(key, outcome)
+                ]
+                if without_room:
+                    self._to_open.update(dict.fromkeys(without_room))
+                    await asyncio.sleep(_RETRY_OPEN_S)
         finally:
             self._opening = None
+
+    def _may_retry(self, key: tuple[bytes, int], outcome: Partition | Refusal) -> bool:
+        """Whether only a full disk kept this replica from being opened."""
+        return (
+            isinstance(outcome, Refusal)
+            and outcome.code is ErrorCode.KAFKA_STORAGE_ERROR
+            and not self._table.is_offline(*key)
+        )
 
     async def stop(self) -> None:
         """Nothing is fetched or proposed any more."""

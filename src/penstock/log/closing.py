@@ -1,5 +1,7 @@
 """Closing a log so that the next start needs no recovery. Blocking."""
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 from penstock.log.producer_snapshot import encode_snapshot
@@ -10,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def close_log(log: "PartitionLog") -> None:
-    """Completes the indexes, writes the producer snapshot of the log's end, syncs all and lets go of the files."""
+    """Completes the indexes, writes the producer snapshot of the log's end, syncs all and lets go of the files.
+
+    Raises OSError when there is no room for that: then the shutdown is no clean one.
+    """
     directory = log.directory
     active = log.active
     assert active is not None
@@ -19,6 +24,8 @@ def close_log(log: "PartitionLog") -> None:
         log.add_small_file(f"{log.end_offset:020d}{SNAPSHOT_SUFFIX}", encode_snapshot(log.producers))
         log.add_closed(active)
         log.flush()
+        if log.lacks_room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), log.path)
         _remove_old_snapshots(log)
         log.clean_end_offset = log.end_offset
     for segment in log.segments:

@@ -252,7 +252,16 @@ class LogDirectory:
 
     def write_checkpoints(self, *, closing: bool = False) -> None:
         """Blocking. Recovery points, log start offsets and high watermarks of all logs, where they changed."""
-        self.checkpoints_urgent = False
+        urgent, self.checkpoints_urgent = self.checkpoints_urgent, False
+        try:
+            self._write_recovery_points(closing)
+        except OSError:
+            self.checkpoints_urgent = self.checkpoints_urgent or urgent
+            raise
+        self.write_high_watermarks()
+        self.write_log_start_offsets()
+
+    def _write_recovery_points(self, closing: bool) -> None:
         with self._checkpoint_lock:
             recovery_points = dict(self.recovery_points)
             for name, log in list(self.logs.items()):
@@ -263,8 +272,6 @@ class LogDirectory:
                 # being different from the log's end it keeps the next start from taking such a log for clean.
                 recovery_points |= {name: self.recovery_points.get(name, 0) - 1 for name in self.on_disk}
             self._write(RECOVERY_POINT_FILE, recovery_points)
-        self.write_high_watermarks()
-        self.write_log_start_offsets()
 
     def write_high_watermarks(self) -> None:
         """Blocking. What a replica may count as committed when it is opened again."""

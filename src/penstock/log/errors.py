@@ -1,5 +1,15 @@
 """Faults of the storage engine that name what is broken and what to do about it."""
 
+import errno
+
+
+class NoRoom(OSError):
+    """Recovering a log, or cutting it, needs room on the disk. Nothing was changed, and it can be tried again."""
+
+    def __init__(self, name: str, directory: str) -> None:
+        self.message = f"{name} cannot be recovered or cut while the disk of {directory} is full; free space there"
+        super().__init__(errno.ENOSPC, self.message, directory)
+
 
 class CorruptSegment(Exception):
     """A closed segment does not hold what it must. The partition stays offline; nothing is dropped silently."""

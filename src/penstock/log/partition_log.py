@@ -18,7 +18,7 @@ from penstock.log.closing import close_log
 from penstock.log.config import MAX_LONG, LogConfig
 from penstock.log.directory import LogDirectory
 from penstock.log.epochs import MAX_EPOCH, LeaderEpochs
-from penstock.log.errors import CorruptSegment
+from penstock.log.errors import CorruptSegment, NoRoom
 from penstock.log.lookup import RecordPlace, find_by_timestamp, find_max_timestamp, look_up
 from penstock.log.producers import CompletedTransaction, ProducerBatch, ProducerStates
 from penstock.log.reading import FileSpan, empty_span, locate, plan_span, segment_holding
@@ -26,7 +26,7 @@ from penstock.log.rebuild import SNAPSHOT_SUFFIX, aborted_entry
 from penstock.log.recovery import LoadedLog, load_log
 from penstock.log.retention import delete_segments_below, expired_end_offset
 from penstock.log.segment import Segment
-from penstock.log.sync import SyncPlan
+from penstock.log.sync import NO_SPACE_ERRORS, SyncPlan
 from penstock.log.truncation import truncate_fully, truncate_log
 from penstock.log.validation import check_client_batch, needs_preparation, prepare_batch
 from penstock.model.errors import ErrorCode, Refusal
@@ -105,16 +105,13 @@ class PartitionLog:
         self.lacks_room = False  # the last sync found no room for the small files beside the segments
         self.is_loaded = False
         self.is_deleted = False
-        self.generation = 0
-        """Counts truncations: a sync planned before one proves nothing after it."""
-        self.unsynced_names = False
-        """Files or directories were created whose names are not durable."""
+        self.generation = 0  # counts truncations: a sync planned before one proves nothing after it
+        self.unsynced_names = False  # files or directories were created whose names are not durable
         self.clean_end_offset = -1
         """The end offset for which indexes and producer snapshot on disk are complete; −1 when they are not."""
         self._closed_unsynced: list[Segment] | None = None
         """Closed segments with unsynced bytes or indexes."""
-        self._small_files: list[tuple[str, bytes]] | None = None
-        """Names and contents to write with the next sync."""
+        self._small_files: list[tuple[str, bytes]] | None = None  # to be written with the next sync
         self._plans_under_way = 0
         self._epochs_written = 0
 
@@ -150,7 +147,7 @@ class PartitionLog:
     # Loading ------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Blocking; idempotent and thread-safe. Reads, and after a crash recovers, what is on disk."""
+        """Blocking; idempotent and thread-safe. Reads what is on disk; recovers it after a crash. Raises `NoRoom`."""
         with self.directory.load_lock(self.name):
             if self.is_loaded:
                 if self.fault is not None:
@@ -165,9 +162,10 @@ class PartitionLog:
                 self._publish(LoadedLog.empty(0))
                 raise
             except OSError as error:
+                if error.errno in NO_SPACE_ERRORS:  # a full disk is no broken one: the next attempt may succeed
+                    raise NoRoom(self.name, self.directory.path) from error
                 self.directory.fail(error)
-                self._publish(LoadedLog.empty(0))
-                return
+                loaded = LoadedLog.empty(0)
             self._publish(loaded)
 
     def _publish(self, loaded: LoadedLog) -> None:
@@ -177,7 +175,7 @@ class PartitionLog:
             self.high_watermark = min(self.high_watermark, loaded.end_offset)
             self.clean_end_offset = loaded.end_offset if loaded.was_clean else -1
             self.directory.forget_found(self.name)
-        self._epochs_written = loaded.leader_epochs.version
+        self._epochs_written = loaded.leader_epochs.version if loaded.epochs_are_durable else -1
         self.is_loaded = True
 
     # Appending ----------------------------------------------------------------------------------------------
@@ -374,6 +372,8 @@ class PartitionLog:
         if self._read_refusal() is None:
             try:
                 change(self, offset)
+            except NoRoom as error:
+                return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, error.message)
             except OSError as error:
                 self.directory.fail(error)
         return self.offline or (self.directory.refusal if self.directory.failure is not None else None)
@@ -443,9 +443,7 @@ class PartitionLog:
 
     def flush(self) -> None:
         """Blocking. Syncs everything appended so far; for shutdown and for callers without a loop."""
-        if self._read_refusal():
-            return
-        plan = self.plan_sync(include_active=True)
+        plan = None if self._read_refusal() else self.plan_sync(include_active=True)
         if plan is None:
             return
         try:

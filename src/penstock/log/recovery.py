@@ -35,9 +35,11 @@ from penstock.log.rebuild import (
 )
 from penstock.log.scan import SegmentScan
 from penstock.log.segment import Segment
+from penstock.log.sync import NO_SPACE_ERRORS
 from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.time_index import read_last_entry
 from penstock.model.ids import format_uuid
+from penstock.model.ports import Disk
 
 if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
@@ -52,6 +54,7 @@ class LoadedLog:
     __slots__ = (
         "active",
         "end_offset",
+        "epochs_are_durable",
         "leader_epochs",
         "local_log_start_offset",
         "log_start_offset",
@@ -61,7 +64,7 @@ class LoadedLog:
         "synced_end_offset",
         "was_clean",
     )
-    FIELDS: ClassVar[frozenset[str]] = frozenset(__slots__) - {"was_clean"}
+    FIELDS: ClassVar[frozenset[str]] = frozenset(__slots__) - {"epochs_are_durable", "was_clean"}
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class LoadedLog:
         self.leader_epochs = epochs
         self.producers = producers
         self.was_clean = False
+        self.epochs_are_durable = True
 
     @staticmethod
     def empty(offset: int) -> "LoadedLog":
@@ -227,6 +231,16 @@ def _clean_producers(log: "PartitionLog", segments: list[Segment], end_offset: i
     return snapshot[1]
 
 
+def _write_if_room(disk: Disk, path: str, content: bytes) -> bool:
+    try:
+        write_atomically(disk, path, content)
+    except OSError as error:
+        if error.errno not in NO_SPACE_ERRORS:
+            raise
+        return False
+    return True
+
+
 class _Recovery:
     """One recovery of one log after a crash."""
 
@@ -242,6 +256,7 @@ class _Recovery:
         if epochs is None:
             self.recovery_point = 0  # walk everything to learn the epochs again
         self.epochs = epochs or LeaderEpochs()
+        self.epochs_are_durable = True
         self.dense = not log.config.is_compacted and log.name not in log.directory.cleaned_offsets
 
     def _first_offset(self) -> int:
@@ -262,7 +277,9 @@ class _Recovery:
         if end_offset < self.recovery_point:
             self.log.directory.checkpoints_urgent = True
             self.log.lost_records = True
-        return LoadedLog(tuple(self.segments), self.start_offset, end_offset, self.epochs, producers)
+        loaded = LoadedLog(tuple(self.segments), self.start_offset, end_offset, self.epochs, producers)
+        loaded.epochs_are_durable = self.epochs_are_durable
+        return loaded
 
     def _first_to_walk(self) -> int:
         """The segment that holds the recovery point, or ends just there: then its indexes may not be synced yet."""
@@ -343,7 +360,11 @@ class _Recovery:
         return next_offset
 
     def _write_snapshot(self, segment: Segment, producers: ProducerStates) -> None:
-        write_atomically(self.disk, segment.path + SNAPSHOT_SUFFIX, encode_snapshot(producers))
+        """It only makes the next recovery quicker: on a full disk there is none, but never an old one."""
+        path = segment.path + SNAPSHOT_SUFFIX
+        if not _write_if_room(self.disk, path, encode_snapshot(producers)):
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.remove(path)
 
     def _reopen(self, segment: Segment) -> None:
         """A segment that was closed is the last one now, because what followed was dropped."""
@@ -386,7 +407,9 @@ class _Recovery:
         for segment in walked:
             self._sync_files(segment)
         self.epochs.truncate_to(end_offset)
-        write_atomically(self.disk, f"{self.log.path}/{LEADER_EPOCH_FILE}", encode_epochs(self.epochs.entries()))
+        path = f"{self.log.path}/{LEADER_EPOCH_FILE}"
+        # Without room the next sync writes them; after a crash before that, the batches tell them once more.
+        self.epochs_are_durable = _write_if_room(self.disk, path, encode_epochs(self.epochs.entries()))
         self.disk.sync_dir(self.log.path)
         self.disk.sync_dir(self.log.directory.path)
 

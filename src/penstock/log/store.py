@@ -6,7 +6,6 @@ live on the loop given to `start`.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -15,10 +14,11 @@ import msgspec
 
 from penstock.log.config import LogConfig
 from penstock.log.directory import LogDirectory
-from penstock.log.errors import CorruptSegment
+from penstock.log.errors import CorruptSegment, NoRoom
 from penstock.log.offset_index import IndexCache
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import OpenFiles
+from penstock.log.sync import NO_SPACE_ERRORS
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ids import format_uuid
 from penstock.model.ports import Clock, Disk
@@ -59,6 +59,8 @@ class LogStore:
             try:
                 directory.load()
             except OSError as error:
+                if error.errno in NO_SPACE_ERRORS:
+                    raise
                 directory.fail(error)
 
     def start(self, loop: asyncio.AbstractEventLoop, pool: Executor | None) -> None:
@@ -222,6 +224,10 @@ class LogStore:
 
 def load_quietly(log: PartitionLog) -> Refusal | None:
     """Blocking. Loads a log; what is wrong with it comes back as a value."""
-    with contextlib.suppress(CorruptSegment):
+    try:
         log.load()
+    except NoRoom as error:
+        return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, error.message)
+    except CorruptSegment:  # it is logged, and `offline` says it from now on
+        pass
     return log.offline or (log.directory.refusal if log.directory.failure is not None else None)

@@ -12,11 +12,13 @@ from array import array
 from typing import TYPE_CHECKING
 
 from penstock.log.deletion import SEGMENT_SUFFIXES
+from penstock.log.errors import NoRoom
 from penstock.log.offset_index import encode_entries
 from penstock.log.reading import locate, segment_holding
 from penstock.log.rebuild import rebuild_producers
 from penstock.log.scan import SegmentScan
 from penstock.log.segment import Segment
+from penstock.log.sync import NO_SPACE_ERRORS
 from penstock.log.time_index import ENTRY_BYTES, decode_all, encode_entry
 from penstock.log.txn_index import read_aborted, write_aborted
 from penstock.model.ports import Disk
@@ -77,16 +79,28 @@ def truncate_fully(log: "PartitionLog", offset: int) -> None:
     log.leader_epochs.clear()
     log.producers.clear()
     _remove_snapshots_above(log, -1)
-    create_first_segment(log, offset, log.directory.clock.now_ms())
+    try:
+        create_first_segment(log, offset, log.directory.clock.now_ms())
+    except OSError as error:
+        if error.errno not in NO_SPACE_ERRORS:  # without room the next append makes it, as in a new log
+            raise
 
 
 def _begin(log: "PartitionLog", recovery_point: int, *, removes_segments: bool) -> None:
+    """Raises `NoRoom` when nothing was changed."""
+    synced_end_offset = log.synced_end_offset
     log.generation += 1
     log.clean_end_offset = -1
-    log.synced_end_offset = min(log.synced_end_offset, recovery_point)
+    log.synced_end_offset = min(synced_end_offset, recovery_point)
     log.directory.checkpoints_urgent = True
     if removes_segments:
-        log.directory.write_checkpoints()
+        try:
+            log.directory.write_checkpoints()
+        except OSError as error:
+            if error.errno not in NO_SPACE_ERRORS:
+                raise
+            log.synced_end_offset = synced_end_offset
+            raise NoRoom(log.name, log.directory.path) from error
 
 
 def _remove_segment(log: "PartitionLog", segment: Segment) -> None:

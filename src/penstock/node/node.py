@@ -7,12 +7,12 @@ import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.broker.broker import Broker
 from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.lifecycle import Presence, RegistrationRefused
-from penstock.broker.metadata_driver import MetadataDriver
+from penstock.broker.metadata_driver import MetadataDriver, MetadataUnavailable
 from penstock.broker.metadata_store import MetadataStore, MetadataUnreadable
 from penstock.broker.peers import Peers, RaftTransport
 from penstock.log.checkpoints import parse_directory_name
@@ -26,6 +26,7 @@ from penstock.net.connection import Connection
 from penstock.net.server import Server
 from penstock.node.identity import DirectoryLock, NodeIdentity, NodeRefused, load_identity
 from penstock.node.net_settings import net_limits
+from penstock.node.trouble import describe_os_error, full_disk, trouble_while_starting
 from penstock.quorum.voters import Endpoint
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.node")
 
+_WATCH_S = 0.25
 _DRAIN_SECONDS = 3.0  # how long answers may take to leave when the node stops
 
 
@@ -72,13 +74,33 @@ class Node:
     # -- starting -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises `NodeRefused` with a sentence for the operator, or OSError when a port is taken."""
+        """Raises `NodeRefused` with a sentence for the operator: also when a disk fails or is full meanwhile."""
         self.failed: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
+        starting = asyncio.ensure_future(self._start())
         try:
-            await self._start()
-        except BaseException:
+            await self._watch_start(starting)
+        except BaseException as error:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
             await self.abandon()
+            if isinstance(error, OSError):
+                raise NodeRefused(describe_os_error(error, self._directories)) from error
             raise
+
+    async def _watch_start(self, starting: "asyncio.Future[None]") -> None:
+        """Who waits for a disk that has failed, or has no room, waits for ever: this looks at the disks meanwhile."""
+        waiting: set[asyncio.Future[Any]] = {starting, self.failed}
+        done = False
+        while not done:
+            await asyncio.wait(waiting, timeout=_WATCH_S, return_when=asyncio.FIRST_COMPLETED)
+            done = starting.done()
+            if done:
+                starting.result()
+            if self._is_composed:
+                failed = self.failed.result() if self.failed.done() else None
+                trouble = trouble_while_starting(failed, self._logs, self._driver, self._metadata_directory)
+                if trouble is not None:
+                    raise NodeRefused(trouble)
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -105,6 +127,8 @@ class Node:
             await self._driver.start()
         except MetadataUnreadable as error:
             raise NodeRefused(str(error)) from error
+        except MetadataUnavailable as error:
+            raise NodeRefused(full_disk(self._metadata_directory)) from error
         await server.serve(controllers)
         if settings.is_controller and as_controller:
             from penstock.broker.controller_presence import ControllerPresence
@@ -147,6 +171,10 @@ class Node:
             await self.broker.join(presence)
         except RegistrationRefused as error:
             raise NodeRefused(str(error)) from error
+        except MetadataUnavailable as error:
+            if not self._driver.lacks_room:
+                raise NodeRefused(f"this node cannot write down that it is there: {error}") from error
+            raise NodeRefused(full_disk(self._metadata_directory)) from error
         for directory in self._logs.directories:
             directory.broker_epoch = self.broker.epoch
         await loop.run_in_executor(self._pool, self._move_strays_aside)
