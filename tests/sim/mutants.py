@@ -14,7 +14,7 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.producers import ProducerStates
 from penstock.replication.partition import Partition
 
-POWER = ("power_loss", "power_loss_in_operation", "power_loss_of_all")
+POWER = ("power_loss", "power_loss_in_operation", "power_loss_in_sync", "power_loss_of_all")
 ROUGH = ("kill", "pause", "isolate", "cut_two_ways", "power_loss_of_all", "slow_disk")
 
 
@@ -148,7 +148,7 @@ MUTANTS = (
     Mutant("acknowledged-before-fsync", "P4/R10", 1, 60, POWER, _count_unsynced),
     Mutant("small-files-not-synced", "R3", 1, 10, POWER, _small_files_unsynced),
     Mutant("names-not-synced", "P13", 1, 10, POWER, _names_unsynced),
-    Mutant("late-bytes-count-as-synced", "P13", 1, 150, ("power_loss", "slow_disk"), _late_bytes_count_as_synced),
+    Mutant("late-bytes-count-as-synced", "P13", 1, 150, ("power_loss_in_sync",), _late_bytes_count_as_synced),
     Mutant("repeated-batches-appended", "P15", 1, 30, ("break_connections", "kill"), _repeated_batches_appended),
     Mutant("producers-forgotten-at-restart", "P15", 1, 60, ("kill", "slow_disk"), _producers_forgotten_at_restart),
     Mutant("readers-see-uncommitted", "P12", 1, 20, (*POWER, "slow_disk"), _readers_see_all),

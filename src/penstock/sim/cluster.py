@@ -16,6 +16,7 @@ from penstock.sim.faults import KINDS, FaultRates, Faults, draw_rates
 from penstock.sim.history import History, Send, TopicPartition
 from penstock.sim.machine import Machine
 from penstock.sim.operator import OperatingClient
+from penstock.sim.pipeliner import PipeliningClient
 from penstock.sim.world import World, WorldFailed
 
 TOPIC = "t"
@@ -34,6 +35,7 @@ class Shape(NamedTuple):
     nodes: int
     partitions: int
     producers: int
+    pipelining: bool
     consumers: int
     transactional: bool
     operator: bool
@@ -66,6 +68,7 @@ def draw_shape(chance: random.Random, nodes: int) -> Shape:
         nodes=nodes,
         partitions=chance.choice((1, 2, 3)),
         producers=chance.choice((1, 2)),
+        pipelining=chance.random() < 0.4,
         consumers=chance.choice((0, 1, 2)),
         transactional=chance.random() < 0.3,
         operator=chance.random() < 0.3 and nodes > 1,
@@ -161,6 +164,8 @@ class Cluster:
         world, shape = self.world, self.shape
         for number in range(shape.producers):
             self.clients.append(ProducingClient(world, self.history, f"p{number}", self.bootstrap, self.partitions))
+        if shape.pipelining:
+            self.clients.append(PipeliningClient(world, self.history, "q0", self.bootstrap, self.partitions))
         if shape.transactional:
             self.clients.append(TransactionalClient(world, self.history, "x0", self.bootstrap, self.partitions))
         for number in range(shape.consumers):

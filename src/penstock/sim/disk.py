@@ -141,6 +141,8 @@ class CrashingDisk:
         self.syncs = 0
         self.power_loss_at = -1
         """Lose power at the end of that operation; the caller then calls `crash`, or `on_power_loss` does."""
+        self.power_loss_in_syncs = 0
+        """Lose power in the so-manieth sync of a file from now, before it has done anything; 0 for never."""
         self.on_power_loss: Callable[[], None] | None = None
         self.capacity_bytes: int | None = None
         """Writes beyond it are cut short and then refused with ENOSPC."""
@@ -271,6 +273,12 @@ class CrashingDisk:
     def sync(self, inode: _Inode, path: str) -> None:
         if self.before_sync is not None:
             self.before_sync(path)
+        if self.power_loss_in_syncs:
+            self.power_loss_in_syncs -= 1
+            if not self.power_loss_in_syncs:
+                if self.on_power_loss is not None:
+                    self.on_power_loss()
+                raise PowerLoss(f"power lost in a sync of {path}")
         with self.operation("sync", path):
             self._refuse_if(self.sync_error, path)
             inode.durable = bytes(inode.volatile)
@@ -288,6 +296,7 @@ class CrashingDisk:
         with self.lock:
             self.crashes += 1
             self.power_loss_at = -1
+            self.power_loss_in_syncs = 0
             how = self._random.choice(("drop", "prefix", "pages"))
             self._crash_folder(self._root, how)
 

@@ -22,6 +22,7 @@ KINDS = (
     "kill",
     "power_loss",
     "power_loss_in_operation",
+    "power_loss_in_sync",
     "restart",
     "pause",
     "cut_one_way",
@@ -104,6 +105,7 @@ class Faults:
         for machine in world.machines.values():
             machine.resume()
             machine.disk.power_loss_at = -1
+            machine.disk.power_loss_in_syncs = 0
             machine.disk.capacity_bytes = None
         world.loop.pool_times.clear()
         world.network.heal_all()
@@ -195,6 +197,19 @@ class Faults:
             machine.disk.power_loss_at = machine.disk.operations + self._random.randrange(1, 40)
             await self._hold()
             machine.disk.power_loss_at = -1
+            await self._bring_up(machine)
+            self._give_back(machine)
+
+    async def _power_loss_in_sync(self) -> None:
+        """A slow sync that never happens: what came since the last one is lost, whatever anybody was told of it."""
+        machine = self._take("power_loss_in_sync", goes_down=True)
+        if machine is not None:
+            times = self._world.loop.pool_times
+            times[machine.name] = PoolTimes(50e-6, self._random.choice((2e-3, 0.05, 0.3)))
+            machine.disk.power_loss_in_syncs = self._random.randrange(1, 20)
+            await self._hold()
+            machine.disk.power_loss_in_syncs = 0
+            times.pop(machine.name, None)
             await self._bring_up(machine)
             self._give_back(machine)
 

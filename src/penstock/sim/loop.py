@@ -5,8 +5,8 @@ Hard rules:
   when nothing is ready the clock jumps to the next timer; when there is none either, that is a deadlock.
 - The same seed gives the same order of turns, in every process: timers of one moment run in the order in which they
   were set, and tasks and futures hash by their number, not by their address.
-- Work for a pool takes seeded time, runs in one piece at the end of it, and is answered a little later: a crash can
-  come before a sync, or between a sync and the news of it.
+- Work for a pool takes seeded time, runs in one piece at any moment of it, and is answered at its end: a crash can
+  come before a sync, or between a sync and the news of it, and what is written in between is not in that sync.
 """
 
 import asyncio
@@ -297,9 +297,11 @@ class SimLoop(asyncio.BaseEventLoop):
 
         def begin() -> None:
             pool.free -= 1
-            self.call_later(self.random.uniform(times.low_s, times.high_s), work)
+            seconds = self.random.uniform(times.low_s, times.high_s)
+            before_s = seconds * self.random.random()
+            self.call_later(before_s, work, seconds - before_s)
 
-        def work() -> None:
+        def work(after_s: float) -> None:
             result: T | None = None
             error: Exception | None = None
             if not future.cancelled():
@@ -307,10 +309,13 @@ class SimLoop(asyncio.BaseEventLoop):
                     result = func(*args)
                 except Exception as raised:  # the pool's edge: it is the caller's to handle
                     error = raised
-            self.call_later(self.random.uniform(1e-6, times.low_s), _settle, future, result, error)
+            self.call_later(after_s, finish, result, error)
+
+        def finish(result: T | None, error: Exception | None) -> None:
             pool.free += 1
             if pool.queue:
                 pool.queue.popleft()()
+            _settle(future, result, error)
 
         if pool.free:
             begin()

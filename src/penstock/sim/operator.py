@@ -11,6 +11,7 @@ from penstock.client.admin import Admin
 from penstock.client.errors import ClientError
 from penstock.client.types import TopicPartition
 from penstock.sim.clients import Client
+from penstock.sim.clock import SimClock, SimRng
 from penstock.sim.history import History
 
 if TYPE_CHECKING:
@@ -24,11 +25,15 @@ class OperatingClient(Client):
         super().__init__(world, history, name, bootstrap)
         self._partitions = [TopicPartition(topic, index) for index in range(partitions)]
         self._brokers = list(range(1, len(bootstrap) + 1))
+        self._rng = SimRng(f"{world.seed}:{name}:rng")
 
     async def run(self) -> None:
         while not self.stopping:
             try:
-                async with Admin(self._bootstrap, client_id=self.name, timeout_ms=5_000) as admin:
+                clock = SimClock(self.world.loop)
+                async with Admin(
+                    self._bootstrap, client_id=self.name, timeout_ms=5_000, clock=clock, rng=self._rng
+                ) as admin:
                     await self._change_something(admin)
             except (ClientError, OSError) as error:
                 self.world.note(self.name, f"failed: {type(error).__name__}")
