@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from penstock.model.ids import TopicPartition
 from penstock.pipeline.archive_files import ArchiveFile, Storage
 from penstock.pipeline.audit_findings import Finding
+from penstock.pipeline.errors import JobFailed
 from penstock.pipeline.planning import OffsetRange
 from penstock.pipeline.schema import arrow_schema, ddl
 from penstock.pipeline.tasks import TaskAttempt
@@ -101,8 +102,9 @@ def decide_files(
 # -- rows ---------------------------------------------------------------------------------------------------------
 
 
-def archive_rows(spark: Any, storage: Storage, files: Sequence[ArchiveFile], columns: Sequence[str] = ()) -> Any:
-    """Rows of the files. One that breaks while it is read gives no more rows: an audit says which are missing."""
+def archive_rows(spark: Any, storage: Storage, files: Sequence[ArchiveFile], *, strict: bool = False) -> Any:
+    """Rows of the files. Unless `strict`, one that breaks while it is read gives no more rows: an audit says which
+    are missing."""
     tasks = [list(files[at : at + _FILES_PER_TASK]) for at in range(0, len(files), _FILES_PER_TASK)]
     schema = ddl(headers=True, batch_info=False)
     if not tasks:
@@ -112,13 +114,12 @@ def archive_rows(spark: Any, storage: Storage, files: Sequence[ArchiveFile], col
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for file in tasks[number]:
-                    yield from read_file(storage, file)
+                    yield from _read_file(storage, file, strict=strict)
 
-    frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
-    return frame.select(*columns) if columns else frame
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
 
 
-def read_file(storage: Storage, file: ArchiveFile) -> Iterator[pa.RecordBatch]:
+def _read_file(storage: Storage, file: ArchiveFile, *, strict: bool) -> Iterator[pa.RecordBatch]:
     schema = arrow_schema(headers=True, batch_info=False)
     names = [name for name in schema.names if name != "topic"]
     try:
@@ -127,8 +128,12 @@ def read_file(storage: Storage, file: ArchiveFile) -> Iterator[pa.RecordBatch]:
                 topic = pa.repeat(pa.scalar(file.topic, pa.string()), batch.num_rows)
                 columns = [topic if name == "topic" else batch.column(name) for name in schema.names]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
-    except _BROKEN:
-        return
+    except _BROKEN as error:
+        if strict:
+            raise JobFailed(
+                f"the file {file.path} of the archive cannot be read: {error}",
+                hint="`penstock pipeline audit --archive` shows what is damaged",
+            ) from error
 
 
 def fingerprints(rows: Any) -> Any:
