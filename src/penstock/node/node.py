@@ -1,7 +1,6 @@
 """One node: data directories, logs, metadata, broker and listeners, started and stopped in the right order."""
 
 import asyncio
-import gc
 import logging
 import os
 import socket
@@ -137,9 +136,6 @@ class Node:
             self._controller_presence.start()
         if settings.is_broker:
             await self._begin_serving(server, self._presence(identity, listeners))
-        # What was made so far stays: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
 
     def _compose(self, identity: NodeIdentity) -> Broker:
         """Everything there is, joined; nothing works yet."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -62,6 +63,9 @@ async def _serve(settings: BrokerSettings) -> int:
     except NodeRefused as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
+    # What was made so far stays: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
