@@ -1,5 +1,6 @@
 """The sink as Spark sees it: writers for batches and streams. What they do is in `penstock.pipeline.sink`."""
 
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -8,8 +9,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from penstock.pipeline.abandoned import new_job
 from penstock.pipeline.errors import PipelineError
-from penstock.pipeline.sink import JOB_PREFIX, Attempt, SinkOptions, Written, abort, commit, write_batches
+from penstock.pipeline.sink import Attempt, SinkOptions, Written, abort, commit, write_batches
 
 
 class SinkMessage(WriterCommitMessage):
@@ -22,32 +24,34 @@ def _written(messages: list[Any]) -> list[Written]:
 
 
 class PenstockBatchWriter(DataSourceArrowWriter):
-    """All or nothing: the job is a query of one batch."""
+    """All or nothing: the job is a query of one batch. With `queryId` and `batchId`, for `foreachBatch`, it is that
+    batch of that query, and written once however often it is repeated."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._job = f"{JOB_PREFIX}{uuid.uuid4().hex}"
+        self._run = uuid.uuid4().hex
+        self._query = options.query or new_job(time.time_ns() // 1_000_000)
+        self._batch_id = options.batch_id or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
-        attempt = Attempt(self._job, "0", 0, context.partitionId(), str(context.taskAttemptId()))
+        attempt = Attempt(self._query, self._run, self._batch_id, context.partitionId(), str(context.taskAttemptId()))
         return SinkMessage(write_batches(self._options, attempt, iterator))
 
     def commit(self, messages: list[Any]) -> None:
-        commit(self._options, 0, _written(messages))
+        commit(self._options, self._batch_id, _written(messages))
 
     def abort(self, messages: list[Any]) -> None:
-        abort(self._options, _written(messages))
+        abort(self._options, self._query, _written(messages))
 
 
 class PenstockStreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, options: SinkOptions, query: str | None) -> None:
+    def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._query = query
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
-        query = self._query or context.getLocalProperty("sql.streaming.queryId")
+        query = self._options.query or context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if not query or batch is None:
             raise PipelineError("Spark does not say which query and batch this is; set the sink's option queryId")
@@ -61,4 +65,4 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         commit(self._options, batchId, _written(messages))
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        abort(self._options, _written(messages))
+        abort(self._options, self._options.query, _written(messages))

@@ -79,7 +79,7 @@ class PenstockSource(DataSource):
         return PenstockBatchWriter(SinkOptions.parse(dict(self.options)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return PenstockStreamWriter(SinkOptions.parse(dict(self.options)), self.options.get("queryId"))
+        return PenstockStreamWriter(SinkOptions.parse(dict(self.options)))
 
 
 def _filters_are_asked_for() -> bool:

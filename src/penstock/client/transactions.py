@@ -122,19 +122,28 @@ def _check(cluster: Cluster, transactional_id: str, code: int, what: str) -> Non
         raise broker_error(code, what=f"{what} of {transactional_id!r}")
 
 
-class TransactionalWriter:
-    """Writes finished batches in one transaction. `begin`, `write`s, `flush`, `prepare`."""
+class BatchWriter:
+    """Writes finished batches as an idempotent producer: `begin`, `write`s, `flush`."""
 
-    def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int) -> None:
+    transactional_id: str | None = None
+
+    def __init__(self, cluster: Cluster, timeout_ms: int) -> None:
         self._cluster = cluster
-        self._id = transactional_id
         self._timeout_ms = timeout_ms
         self.producer_id = self.producer_epoch = -1
         self._sequences: dict[tuple[str, int], int] = {}
         self._inflight: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     async def begin(self) -> None:
-        response = await init_producer(self._cluster, self._id, self._timeout_ms)
+        async def attempt() -> InitProducerIdResponse:
+            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=self._timeout_ms)
+            response = await self._cluster.call_any(
+                request, InitProducerIdResponse, max_version=_TWO_PHASE_VERSION - 1
+            )
+            raise_for(response.error_code, what="InitProducerId")
+            return response
+
+        response = await retry(attempt, self._cluster.options, self._timeout_ms)
         self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
 
     def next_sequence(self, topic: str, partition: int, count: int) -> int:
@@ -158,12 +167,6 @@ class TransactionalWriter:
         for task in tasks:
             await task
 
-    async def prepare(self) -> Prepared:
-        """From now on the transaction has no timeout and waits for `end_transaction`."""
-        await self.flush()
-        response = await init_producer(self._cluster, self._id, self._timeout_ms, two_phase=True, keep_prepared=True)
-        return Prepared(self._id, response.producer_id, response.producer_epoch)
-
     async def _send(self, topic: str, partition: int, batch: Buffer) -> None:
         async def attempt() -> None:
             await self._send_once(topic, partition, batch)
@@ -176,14 +179,15 @@ class TransactionalWriter:
         info = cluster.metadata.topics[topic]
         data = ProduceRequest.PartitionProduceData(index=partition, records=batch)
         request = ProduceRequest(
-            transactional_id=self._id,
+            transactional_id=self.transactional_id,
             acks=-1,
             timeout_ms=cluster.options.request_timeout_ms,
             topic_data=[ProduceRequest.TopicProduceData(name=topic, topic_id=info.topic_id, partition_data=[data])],
         )
         connection = await cluster.connection(leader, "data")
         max_version = _LAST_PRODUCE_BY_NAME if info.topic_id == ZERO_UUID else None
-        if connection.version_for(ProduceRequest, max_version) < _IMPLICIT_ADD_VERSION:
+        version = connection.version_for(ProduceRequest, max_version)
+        if self.transactional_id is not None and version < _IMPLICIT_ADD_VERSION:
             raise Unsupported(
                 ErrorCode.UNSUPPORTED_VERSION, f"{connection.address} does not add partitions by itself (KIP-890)"
             )
@@ -195,6 +199,32 @@ class TransactionalWriter:
                 if answer.error_code and answer.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                     cluster.request_refresh()
                     raise broker_error(answer.error_code, answer.error_message, what=f"{topic}-{partition}")
+
+
+class TransactionalWriter(BatchWriter):
+    """Writes finished batches in one transaction. `begin`, `write`s, then `prepare` or `abort`."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int) -> None:
+        super().__init__(cluster, timeout_ms)
+        self.transactional_id: str = transactional_id
+
+    async def begin(self) -> None:
+        response = await init_producer(self._cluster, self.transactional_id, self._timeout_ms)
+        self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
+
+    async def prepare(self) -> Prepared:
+        """From now on the transaction has no timeout and waits for `end_transaction`."""
+        await self.flush()
+        response = await init_producer(
+            self._cluster, self.transactional_id, self._timeout_ms, two_phase=True, keep_prepared=True
+        )
+        return Prepared(self.transactional_id, response.producer_id, response.producer_epoch)
+
+    async def abort(self) -> None:
+        """Undoes what was written, also while some of it is under way."""
+        tasks, self._inflight = list(self._inflight.values()), {}
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await init_producer(self._cluster, self.transactional_id, self._timeout_ms)
 
 
 async def abort_all(cluster: Cluster, transactional_ids: Iterable[str]) -> list[str]:

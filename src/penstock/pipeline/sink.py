@@ -3,15 +3,18 @@
     task attempt:  begin → write → prepare (from now on without a timeout) → message to the driver
     driver:        record the decision → commit the winners → abort everything else the query left open
 
-A task of a batch that is decided already writes nothing. An attempt that lost, or that nobody remembers, has a
-transactional id that begins with its query's name, so whoever commits next finds it open and aborts it.
-A broker without two-phase commit (KIP-939) is refused.
+A task of a batch that is decided already writes nothing. An attempt that fails undoes its own transaction; one that
+lost, or that nobody remembers, is found by its id and undone by whoever commits next (`abandoned`).
+To a broker without two-phase commit (KIP-939) tasks write at once, as an idempotent producer does, and say that this
+is at-least-once: a task or batch that is repeated is written again.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -22,56 +25,32 @@ from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
 from penstock.client.options import ConnectionOptions
 from penstock.client.raw import RawClient
-from penstock.client.transactions import (
-    Prepared,
-    TransactionalWriter,
-    abort_all,
-    list_open_transactions,
-    speaks_two_phase,
-)
+from penstock.client.transactions import BatchWriter, Prepared, TransactionalWriter, speaks_two_phase
+from penstock.pipeline.abandoned import ID_PREFIX, JOB_PREFIX, abort_losers, refuse_late_job
 from penstock.pipeline.decisions import Decision, finish, forget, make_topic, read_decisions, write_decision
 from penstock.pipeline.encode import encode_payloads, finish_batch, partition_rows, read_rows
-from penstock.pipeline.errors import PipelineError
-from penstock.records.compression import Codec
+from penstock.pipeline.errors import BrokerAway, PipelineError
+from penstock.pipeline.formats.columns import TypedRows
+from penstock.pipeline.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, SinkOptions
+
+__all__ = [
+    "Attempt",
+    "Decision",
+    "SinkOptions",
+    "Written",
+    "abort",
+    "commit",
+    "read_decision",
+    "resume",
+    "write_batches",
+]
 
 log = logging.getLogger("penstock.pipeline")
 
 T = TypeVar("T")
-_ID_PREFIX = "penstock-sink/"
-JOB_PREFIX = "job-"
 _REMEMBER_JOBS_MS = 7 * 86_400_000
 _WRITE_TIMEOUT_MS = 900_000  # how long an attempt may write before its transaction is aborted
-_KNOWN = ("topic", "compression", "maxBatchBytes", "queryId", "queryName", "checkpointLocation", "path")
-
-
-class SinkOptions(NamedTuple):
-    bootstrap: str
-    topic: str | None = None
-    codec: Codec = Codec.NONE
-    max_batch_bytes: int = 900_000
-
-    @staticmethod
-    def parse(given: Mapping[str, str]) -> "SinkOptions":
-        values = {name.lower(): value for name, value in given.items()}
-        bootstrap = values.get("kafka.bootstrap.servers")
-        if not bootstrap:
-            raise PipelineError('the option "kafka.bootstrap.servers" is missing: give it as host:port')
-        known = {name.lower() for name in _KNOWN}
-        for name in values:
-            if name not in known and not name.startswith("kafka."):
-                raise PipelineError(
-                    f"the penstock sink has no option {name!r}; it has {', '.join(_KNOWN)} and kafka.*"
-                )
-        compression = values.get("compression") or values.get("kafka.compression.type", "none")
-        try:
-            codec = Codec[compression.upper()]
-        except KeyError:
-            names = ", ".join(codec.name.lower() for codec in Codec)
-            raise PipelineError(f"compression is one of {names}, not {compression!r}") from None
-        most = values.get("maxbatchbytes", "900000")
-        if not most.isdigit() or not int(most):
-            raise PipelineError(f"maxBatchBytes is a number, not {most!r}")
-        return SinkOptions(bootstrap, values.get("topic"), codec, int(most))
+_warned: set[str] = set()  # brokers that a worker has said it about
 
 
 class Attempt(NamedTuple):
@@ -85,7 +64,7 @@ class Attempt(NamedTuple):
 
     @property
     def transactional_id(self) -> str:
-        return f"{_ID_PREFIX}{self.query}/{self.run}/{self.partition}/{self.attempt}"
+        return f"{ID_PREFIX}{self.query}/{self.run}/{self.partition}/{self.attempt}"
 
 
 class Written(NamedTuple):
@@ -118,61 +97,112 @@ def resume(options: SinkOptions, query: str) -> Decision | None:
     return _run(lambda: _resume(options, query))
 
 
-def abort(options: SinkOptions, messages: Iterable[Written | None]) -> None:
-    """Undoes what attempts of a failed batch prepared."""
-    ids = [message.prepared.transactional_id for message in messages if message and message.prepared]
-    if ids:
-        _run(lambda: _abort(options, ids))
+def abort(options: SinkOptions, query: str | None, messages: Iterable[Written | None]) -> None:
+    """Undoes what attempts of a failed batch wrote, also those that never got to say so, if the query is known."""
+    written = [message for message in messages if message is not None]
+    query = query or next((message.query for message in written), None)
+    if query is not None:
+        _run(lambda: _abort(options, query))
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         return asyncio.run(work())
     except ClientError as error:
-        raise PipelineError(f"{error}; {error.hint}" if error.hint else str(error)) from error
+        kind = BrokerAway if error.retriable else PipelineError
+        raise kind(str(error), hint=error.hint) from error
+
+
+@asynccontextmanager
+async def _connected(options: SinkOptions) -> AsyncIterator[Cluster]:
+    """Topics are created by writing to them where the broker allows that, as with every producer."""
+    cluster = Cluster(ConnectionOptions(options.bootstrap, client_id=options.client_id), auto_create=True)
+    await cluster.start()
+    try:
+        yield cluster
+    finally:
+        await cluster.stop()
 
 
 async def _write(options: SinkOptions, attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> Written:
-    rows = _nonempty(batches)
+    rows = (batch for batch in batches if batch.num_rows)
     first = next(rows, None)
-    if first is None:
+    if first is None or await _is_decided(options, attempt):
         return Written(attempt.query, None, 0)
-    async with RawClient(options.bootstrap, client_id="penstock-spark") as client:
-        decided = (await read_decisions(client)).get(attempt.query)
-    if decided is not None and decided.batch_id >= attempt.batch_id:
-        return Written(attempt.query, None, 0)
-    cluster = Cluster(ConnectionOptions(options.bootstrap, client_id="penstock-spark"))
-    await cluster.start()
-    try:
-        if not await speaks_two_phase(cluster):
-            raise PipelineError(
-                f"{options.bootstrap} does not know two-phase commit (KIP-939), so this sink cannot be exactly-once "
-                "there; write with Spark's own Kafka sink"
-            )
+    async with _connected(options) as cluster:
+        if options.delivery == AT_LEAST_ONCE or not await _is_exactly_once(cluster, options):
+            plain = BatchWriter(cluster, _WRITE_TIMEOUT_MS)
+            count = await _write_all(cluster, plain, options, attempt, chain((first,), rows))
+            await plain.flush()
+            return Written(attempt.query, None, count)
         writer = TransactionalWriter(cluster, attempt.transactional_id, _WRITE_TIMEOUT_MS)
-        await writer.begin()
-        count = 0
-        batch: pa.RecordBatch | None = first
-        while batch is not None:
-            await _write_rows(cluster, writer, options, batch, attempt.partition)
-            count += batch.num_rows
-            batch = next(rows, None)
-        return Written(attempt.query, await writer.prepare(), count)
-    finally:
-        await cluster.stop()
+        try:
+            count = await _write_all(cluster, writer, options, attempt, chain((first,), rows))
+            prepared = await writer.prepare()
+            # An attempt that comes too late would be found by nobody: no batch may follow this one.
+            if await _is_decided(options, attempt):
+                await writer.abort()
+                return Written(attempt.query, None, 0)
+        except BaseException:
+            await _undo(writer)
+            raise
+        return Written(attempt.query, prepared, count)
+
+
+async def _undo(writer: TransactionalWriter) -> None:
+    try:
+        await writer.abort()
+    except ClientError as error:  # what went wrong first is what is raised
+        log.warning("could not abort %s: %s; the next batch tries again", writer.transactional_id, error)
+
+
+async def _is_decided(options: SinkOptions, attempt: Attempt) -> bool:
+    decided = await _read_decision(options, attempt.query)
+    return decided is not None and decided.batch_id >= attempt.batch_id
+
+
+async def _is_exactly_once(cluster: Cluster, options: SinkOptions) -> bool:
+    """Whether it can be; says so if not, once per worker, or refuses if it was asked for."""
+    if await speaks_two_phase(cluster):
+        return True
+    message = f"{options.bootstrap} does not know two-phase commit (KIP-939)"
+    if options.delivery == EXACTLY_ONCE:
+        raise PipelineError(
+            f"{message}, so this sink cannot be exactly-once there", hint=f"set delivery={AT_LEAST_ONCE}"
+        )
+    if options.bootstrap not in _warned:
+        _warned.add(options.bootstrap)
+        log.warning(
+            "%s: this sink is at-least-once there, a task or batch that is repeated is written again. "
+            "delivery=%s says that this is meant",
+            message,
+            AT_LEAST_ONCE,
+        )
+    return False
+
+
+async def _write_all(
+    cluster: Cluster, writer: BatchWriter, options: SinkOptions, attempt: Attempt, batches: Iterable[pa.RecordBatch]
+) -> int:
+    await writer.begin()
+    typed = None
+    if not options.formats.is_plain:
+        typed = TypedRows(options.formats, options.key_schema_id, options.value_schema_id)
+    count = 0
+    for batch in batches:
+        count += batch.num_rows
+        await _write_rows(cluster, writer, options, typed.apply(batch) if typed else batch, attempt.partition)
+    return count
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _nonempty(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return (batch for batch in batches if batch.num_rows)
-
-
 async def _write_rows(
-    cluster: Cluster, writer: TransactionalWriter, options: SinkOptions, batch: pa.RecordBatch, spare: int
+    cluster: Cluster, writer: BatchWriter, options: SinkOptions, batch: pa.RecordBatch, spare: int
 ) -> None:
+    transactional = writer.transactional_id is not None
     for topic, part in _by_topic(options, batch):
         info = await cluster.topic(topic, cluster.options.request_timeout_ms)
         count = info.partition_count
@@ -180,9 +210,8 @@ async def _write_rows(
         for partition, order in partition_rows(rows, count, spare % count):
             for payload in encode_payloads(rows, partition, order, options.max_batch_bytes):
                 sequence = writer.next_sequence(topic, partition, payload.record_count)
-                data = finish_batch(
-                    payload, options.codec, writer.producer_id, writer.producer_epoch, sequence, transactional=True
-                )
+                producer = (writer.producer_id, writer.producer_epoch, sequence)
+                data = finish_batch(payload, options.codec, *producer, transactional=transactional)
                 await writer.write(topic, partition, data)
 
 
@@ -203,24 +232,19 @@ def _by_topic(options: SinkOptions, batch: pa.RecordBatch) -> Iterator[tuple[str
 async def _commit(
     options: SinkOptions, query: str, batch_id: int, written: list[Written], state: dict[str, Any] | None
 ) -> None:
-    admin = Admin(options.bootstrap, client_id="penstock-spark")
-    cluster = Cluster(ConnectionOptions(options.bootstrap, client_id="penstock-spark"))
-    await cluster.start()
-    try:
-        async with RawClient(options.bootstrap, client_id="penstock-spark") as client:
-            decisions = await read_decisions(client)
-            decision = decisions.get(query)
-            if decision is None or decision.batch_id < batch_id:
-                winners = tuple(message.prepared for message in written if message.prepared is not None)
-                decision = Decision(batch_id, winners, not winners, _now_ms(), state)
-                async with admin:
-                    await make_topic(admin)
-                await write_decision(client, query, decision)
-            decisions[query] = decision
-            await _finish_all(cluster, client, query, decisions)
+    async with _connected(options) as cluster, RawClient(options.bootstrap, client_id=options.client_id) as client:
+        decisions = await read_decisions(client)
+        decision = decisions.get(query)
+        if decision is None or decision.batch_id < batch_id:
+            refuse_late_job(query, _now_ms())
+            winners = tuple(message.prepared for message in written if message.prepared is not None)
+            decision = Decision(batch_id, winners, not winners, _now_ms(), state)
+            async with Admin(options.bootstrap, client_id=options.client_id) as admin:
+                await make_topic(admin)
+            await write_decision(client, query, decision)
+        decisions[query] = decision
+        await _finish_all(cluster, client, query, decisions)
         await _abort_losers(cluster, query)
-    finally:
-        await cluster.stop()
 
 
 def read_decision(options: SinkOptions, query: str) -> Decision | None:
@@ -229,21 +253,16 @@ def read_decision(options: SinkOptions, query: str) -> Decision | None:
 
 
 async def _read_decision(options: SinkOptions, query: str) -> Decision | None:
-    async with RawClient(options.bootstrap, client_id="penstock-spark") as client:
+    async with RawClient(options.bootstrap, client_id=options.client_id) as client:
         return (await read_decisions(client)).get(query)
 
 
 async def _resume(options: SinkOptions, query: str) -> Decision | None:
-    cluster = Cluster(ConnectionOptions(options.bootstrap, client_id="penstock-spark"))
-    await cluster.start()
-    try:
-        async with RawClient(options.bootstrap, client_id="penstock-spark") as client:
-            decisions = await read_decisions(client)
-            await _finish_all(cluster, client, query, decisions)
+    async with _connected(options) as cluster, RawClient(options.bootstrap, client_id=options.client_id) as client:
+        decisions = await read_decisions(client)
+        await _finish_all(cluster, client, query, decisions)
         await _abort_losers(cluster, query)
         return decisions.get(query)
-    finally:
-        await cluster.stop()
 
 
 async def _finish_all(cluster: Cluster, client: RawClient, query: str, decisions: dict[str, Decision]) -> None:
@@ -259,17 +278,13 @@ async def _finish_all(cluster: Cluster, client: RawClient, query: str, decisions
 
 
 async def _abort_losers(cluster: Cluster, query: str) -> None:
-    """Whatever the query has open now is of an attempt that did not win."""
-    left = await list_open_transactions(cluster, f"{_ID_PREFIX}{query}/")
-    failed = await abort_all(cluster, left)
-    if failed:
-        log.warning("could not abort %s; the next batch tries again", ", ".join(failed))
+    if await speaks_two_phase(cluster):
+        await abort_losers(cluster, query, _now_ms())
 
 
-async def _abort(options: SinkOptions, transactional_ids: list[str]) -> None:
-    cluster = Cluster(ConnectionOptions(options.bootstrap, client_id="penstock-spark"))
-    await cluster.start()
-    try:
-        await abort_all(cluster, transactional_ids)
-    finally:
-        await cluster.stop()
+async def _abort(options: SinkOptions, query: str) -> None:
+    """What was decided happens all the same: only a batch that failed before that is undone."""
+    async with _connected(options) as cluster, RawClient(options.bootstrap, client_id=options.client_id) as client:
+        decision = (await read_decisions(client)).get(query)
+        if decision is None or decision.done:
+            await _abort_losers(cluster, query)
