@@ -126,8 +126,8 @@ class BatchDecoder:
         if types.any():
             timestamps = np.where(types == LOG_APPEND_TIME, _column(batches, "max_timestamp")[of_batch], timestamps)
         columns = [
-            _binary(buf, wanted[:, 2], wanted[:, 3], pa.binary()),
-            _binary(buf, wanted[:, 4], wanted[:, 5], pa.binary()),
+            binary_of_spans(buf, wanted[:, 2], wanted[:, 3], pa.binary()),
+            binary_of_spans(buf, wanted[:, 4], wanted[:, 5], pa.binary()),
             pa.repeat(pa.scalar(self._topic, pa.string()), count),
             pa.array(np.full(count, self._partition, dtype=np.int32)),
             pa.array(offsets[rows]),
@@ -147,7 +147,7 @@ def _column(batches: list[BatchHeader], name: str) -> Array:
     return np.array([getattr(header, name) for header in batches], dtype=np.int64)
 
 
-def _binary(buf: Array, starts: Array, lengths: Array, kind: pa.DataType) -> pa.Array:
+def binary_of_spans(buf: Array, starts: Array, lengths: Array, kind: pa.DataType) -> pa.Array:
     """A binary or string array of these spans; a length of -1 is null."""
     nulls = lengths < 0
     data = np.empty(int(np.maximum(lengths, 0).sum()), dtype=np.uint8)
@@ -167,10 +167,10 @@ def _header_column(buf: Array, fields: Array) -> pa.Array:
     spans = np.empty((int(counts.sum()), 4), dtype=np.int64)
     scan_headers(buf, fields, spans)
     try:
-        names = _binary(buf, spans[:, 0], spans[:, 1], pa.binary()).cast(pa.string())
+        names = binary_of_spans(buf, spans[:, 0], spans[:, 1], pa.binary()).cast(pa.string())
     except pa.ArrowInvalid as error:
         raise CorruptBatch(f"the name of a record header is not UTF-8: {error}") from None
-    values = _binary(buf, spans[:, 2], spans[:, 3], pa.binary())
+    values = binary_of_spans(buf, spans[:, 2], spans[:, 3], pa.binary())
     ends = np.concatenate((np.zeros(1, dtype=np.int32), np.cumsum(counts, dtype=np.int32)))
     entries = pa.StructArray.from_arrays([names, values], fields=list(HEADER_TYPE))
     return pa.ListArray.from_arrays(pa.array(ends), entries, mask=pa.array(counts == 0))

@@ -64,7 +64,8 @@ def _one_by_one(values: list[Any], errors: dict[int, str], kind: pa.DataType) ->
 
 
 def encode_rows(column: pa.Array, encode_one: Callable[[Any], bytes]) -> pa.Array:
-    return pa.array([None if value is None else encode_one(value) for value in column.to_pylist()], pa.binary())
+    rows = column.to_pylist(maps_as_pydicts="strict")
+    return pa.array([None if value is None else encode_one(value) for value in rows], pa.binary())
 
 
 class BinaryCodec(Codec):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.pipeline.decode import binary_of_spans
 from penstock.pipeline.formats.codec import BadRecord
 
 _MAGIC = 0
@@ -34,13 +35,13 @@ def split_frames(column: pa.Array) -> Unframed:
     long_enough = present & (bounds[1:] - starts >= FRAME_BYTES)
     ids = np.zeros(count, dtype=np.int64)
     framed = long_enough.copy()
-    if data is not None and long_enough.any():
-        raw = np.frombuffer(data, dtype=np.uint8)
+    raw = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
+    if long_enough.any():
         at = starts[long_enough]
         framed[long_enough] = raw[at] == _MAGIC
         ids[long_enough] = sum(raw[at + 1 + i].astype(np.int64) << (8 * (3 - i)) for i in range(4))
-    mask = pa.array(~framed)
-    payloads = pc.if_else(mask, pa.scalar(None, pa.binary()), pc.binary_slice(column, FRAME_BYTES))
+    lengths = np.where(framed, bounds[1:] - starts - FRAME_BYTES, -1)
+    payloads = binary_of_spans(raw, starts + FRAME_BYTES, lengths, pa.binary())
     found = pa.array(ids.astype(np.uint32).view(np.int32), mask=~framed)
     return Unframed(found, payloads, np.flatnonzero(present & ~framed).tolist())
 

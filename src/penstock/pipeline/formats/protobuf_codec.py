@@ -67,11 +67,10 @@ class ProtobufCodec(Codec):
 
 def _indexes_of(descriptor: Any) -> tuple[int, ...]:
     """Where the message stands in its file: the path of positions from the outermost message in."""
-    path: list[int] = []
-    while descriptor is not None:
-        path.append(descriptor.index)
-        descriptor = descriptor.containing_type
-    return tuple(reversed(path))
+    outer = descriptor.containing_type
+    siblings = descriptor.file.message_types_by_name.values() if outer is None else outer.nested_types
+    index = [sibling.full_name for sibling in siblings].index(descriptor.full_name)
+    return (index,) if outer is None else (*_indexes_of(outer), index)
 
 
 def _struct(descriptor: Any, option: str, inside: tuple[str, ...]) -> tuple[pa.DataType, Getter]:
@@ -150,7 +149,7 @@ def _set(message: Any, field: Any, value: Any) -> None:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         item = field.message_type.fields_by_name["value"]
         target = getattr(message, field.name)
-        for key, each in value:
+        for key, each in value.items():
             if item.message_type is not None:
                 _fill_any(target[key], each)
             else:
