@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check soak sim bench generate clean
+.PHONY: run test check soak sim bench bench-parts generate clean
 
 run: $(VENV)/.installed-run
 	$(BIN)/penstock up
@@ -26,6 +26,9 @@ sim: $(STAMP)
 	$(BIN)/penstock sim run --seeds 10000 --keep-going
 
 bench: $(STAMP)
+	$(BIN)/penstock bench compare --json docs/performance.json --markdown docs/performance.md --charts docs/charts
+
+bench-parts: $(STAMP)
 	$(BIN)/python -m bench.broker
 
 generate: $(STAMP)

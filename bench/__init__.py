@@ -1,1 +1,1 @@
-"""Benchmarks. They measure; they never pass or fail. `make bench` runs the broker's."""
+"""Benchmarks of parts. They measure; they never pass or fail. `make bench-parts` runs the broker's."""

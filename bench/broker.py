@@ -1,6 +1,6 @@
 """What one broker costs: CPU per GB and per request, latency, start-up, memory, idle partitions.
 
-    make bench            # or: python -m bench.broker --json
+    make bench-parts      # or: python -m bench.broker --json
 
 Budgets in brackets are what Penstock holds itself to on a 2-core machine.
 """

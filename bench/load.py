@@ -1,53 +1,15 @@
 """Load from prepared bytes over a plain socket, so that what is measured is the broker and not the client."""
 
 import os
-import socket
-import struct
 import time
 from typing import Any
 
+from penstock.bench.loads.connection import CREATE_TOPICS, FETCH, METADATA, PRODUCE, RawClient
 from penstock.records.batch import iter_headers
 from penstock.records.builder import build_batch
-from penstock.wire.apis import API_TABLE
-from penstock.wire.header import decode_response_header, encode_request_header
+from penstock.wire.header import decode_response_header
 
-PRODUCE, FETCH, METADATA, CREATE_TOPICS = 0, 1, 3, 19
-_SIZE = struct.Struct(">i")
-
-
-class RawClient:
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._next_id = 0
-
-    def frame(self, api_key: int, version: int, request: Any) -> bytes:
-        out = bytearray(4)
-        self._next_id += 1
-        encode_request_header(api_key, version, self._next_id, "bench", out)
-        request.encode(version, out)
-        _SIZE.pack_into(out, 0, len(out) - 4)
-        return bytes(out)
-
-    def receive(self) -> memoryview:
-        (size,) = _SIZE.unpack(self._exactly(4))
-        return self._exactly(size)
-
-    def call(self, api_key: int, version: int, request: Any) -> Any:
-        self.socket.sendall(self.frame(api_key, version, request))
-        body = self.receive()
-        _, position = decode_response_header(body, api_key, version)
-        return API_TABLE[api_key].response_class().decode(body, position, version)[0]
-
-    def _exactly(self, size: int) -> memoryview:
-        view = memoryview(bytearray(size))
-        done = 0
-        while done < size:
-            count = self.socket.recv_into(view[done:])
-            if not count:
-                raise ConnectionError("the broker closed the connection")
-            done += count
-        return view
+__all__ = ["CREATE_TOPICS", "FETCH", "METADATA", "PRODUCE", "RawClient"]
 
 
 def create_topic(client: RawClient, name: str, partitions: int) -> float:

@@ -1,4 +1,4 @@
-"""`penstock bench produce|consume`: how fast this client and that broker are together."""
+"""`penstock bench produce|consume|compare|render`: this client with that broker, and Penstock beside Kafka."""
 
 import os
 import resource
@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from penstock.cli.bench_compare import compare, render
 from penstock.cli.exits import talk
 from penstock.cli.options import client_options
 from penstock.cli.output import print_facts
@@ -18,7 +19,11 @@ _SAMPLE_EVERY = 97
 
 @click.group()
 def bench() -> None:
-    """Measure producing and consuming with Penstock's own client."""
+    """Measure producing and consuming, and compare with other brokers."""
+
+
+bench.add_command(compare)
+bench.add_command(render)
 
 
 @bench.command("produce")

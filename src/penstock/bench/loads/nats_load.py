@@ -1,0 +1,153 @@
+"""Load of prepared bytes for JetStream: publish with acknowledgements, pull, and both at a fixed rate.
+
+Counts what marks an acknowledgement or the end of a payload in the bytes that come, and parses nothing else.
+"""
+
+import os
+import select
+import socket
+import time
+from collections import deque
+
+from penstock.bench.loads.connection import HOST
+from penstock.bench.nats import GREETING, NatsClient
+
+_BUFFER_BYTES = 1 << 18
+_ANSWER_SECONDS = 60.0
+_ACK = b'"seq":'
+_MARKER = b"\x00\xfeJSBENCH\xff\r\n"
+"""Ends each payload; random bytes do not contain it."""
+_PULL = 500
+_PULLS = 4
+
+
+class Stream:
+    """A connection of the load: sends blocks, and counts a mark in what comes."""
+
+    def __init__(self, port: int, subject: str, mark: bytes) -> None:
+        self.socket = socket.create_connection((HOST, port))
+        self.socket.settimeout(_ANSWER_SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._mark = mark
+        self._tail = b""
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._greet(GREETING)
+        self._greet(f"SUB {subject} 1\r\nPING\r\n".encode())
+
+    def _greet(self, command: bytes) -> None:
+        self.socket.sendall(command)
+        said = b""
+        while not said.endswith(b"PONG\r\n"):
+            said += self.socket.recv(1 << 16)
+
+    def receive(self) -> int:
+        """How many marks came."""
+        size = self.socket.recv_into(self._buffer)
+        if not size:
+            raise ConnectionError("the server closed the connection")
+        chunk = self._tail + self._buffer[:size]
+        if b'"error"' in chunk or b"-ERR" in chunk:
+            raise RuntimeError(f"refused: {bytes(chunk[-300:])!r}")
+        if chunk.startswith(b"PING\r\n") or b"\r\nPING\r\n" in chunk:
+            self.socket.sendall(b"PONG\r\n")
+        self._tail = bytes(chunk[-len(self._mark) + 1 :])
+        return chunk.count(self._mark)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def publish_command(stream: str, record_bytes: int, inbox: str) -> bytes:
+    payload = os.urandom(max(0, record_bytes - len(_MARKER) + 2)) + _MARKER
+    return f"PUB {stream}.s {inbox} {len(payload) - 2}\r\n".encode() + payload
+
+
+def publish(
+    port: int, stream: str, record_bytes: int, window: int, *, seconds: float = 0.0, messages: int = 0
+) -> tuple[int, list[float]]:
+    """For so long, or so many messages; until the last is acknowledged. Returns how many, and each latency."""
+    inbox = "_INBOX.bench.acks"
+    connection = Stream(port, inbox, _ACK)
+    command = publish_command(stream, record_bytes, inbox)
+    block = memoryview(command * window)
+    latencies: list[float] = []
+    sent_at: deque[float] = deque()
+    end = time.perf_counter() + seconds if seconds else float("inf")
+    wanted = messages or 1 << 60
+    sent = again = min(window, wanted)
+    while True:
+        if again:
+            now = time.perf_counter()
+            sent_at.extend([now] * again)
+            connection.socket.sendall(block[: again * len(command)])
+        done = connection.receive()
+        now = time.perf_counter()
+        for _ in range(done):
+            latencies.append(now - sent_at.popleft())
+        again = min(done, wanted - sent) if now < end else 0
+        sent += again
+        if not sent_at and not again:
+            connection.close()
+            return len(latencies), latencies
+
+
+def pull(port: int, stream: str, messages: int) -> None:
+    """From the beginning until so many came."""
+    client = NatsClient(port)
+    consumer = client.create_consumer(stream)
+    inbox = "_INBOX.bench.pull"
+    connection = Stream(port, inbox, _MARKER)
+    body = f'{{"batch":{_PULL}}}'
+    ask = f"PUB $JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer} {inbox} {len(body)}\r\n{body}\r\n".encode()
+    connection.socket.sendall(ask * _PULLS)
+    got, asked = 0, _PULL * _PULLS
+    while got < messages:
+        got += connection.receive()
+        while asked - got <= _PULL * (_PULLS - 1) and asked < messages:
+            connection.socket.sendall(ask)
+            asked += _PULL
+    client.api(f"CONSUMER.DELETE.{stream}.{consumer}")
+    connection.close()
+    client.close()
+
+
+def run_at_rate(
+    port: int, stream: str, record_bytes: int, rate: int, seconds: float
+) -> tuple[list[float], list[float]]:
+    """Latencies of the acknowledgements, and from due to consumed; as `raw_rate` does for Kafka's protocol."""
+    client = NatsClient(port)
+    consumer = Stream(port, "bench.pushed", _MARKER)
+    pushed = client.create_consumer(stream, "bench.pushed")
+    skipped, before = 0, client.count_messages(stream)
+    while skipped < before:
+        skipped += consumer.receive()
+    producer = Stream(port, "_INBOX.bench.rate", _ACK)
+    command = publish_command(stream, record_bytes, "_INBOX.bench.rate")
+    total = int(rate * seconds)
+    acks: list[float] = []
+    ends: list[float] = []
+    poll = select.epoll()
+    lists = {producer.socket.fileno(): (producer, acks), consumer.socket.fileno(): (consumer, ends)}
+    for fd in lists:
+        poll.register(fd, select.EPOLLIN)
+    sent = 0
+    begun = time.perf_counter()
+    while len(acks) < total or len(ends) < total:
+        now = time.perf_counter()
+        due = min(total, int((now - begun) * rate))
+        if due > sent:
+            producer.socket.sendall(command * (due - sent))
+            sent = due
+        if now > begun + seconds + _ANSWER_SECONDS:
+            raise RuntimeError(f"{total - len(ends)} of {total} messages were not consumed in time")
+        for fd, _ in poll.poll(0.001 if sent < total else 0.1):
+            connection, latencies = lists[fd]
+            first = len(latencies) + 1
+            count = connection.receive()
+            elapsed = time.perf_counter() - begun
+            latencies.extend([elapsed - number / rate for number in range(first, first + count)])
+    poll.close()
+    client.api(f"CONSUMER.DELETE.{stream}.{pushed}")
+    for each in (producer, consumer, client):
+        each.close()
+    return acks, ends

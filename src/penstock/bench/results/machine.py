@@ -1,0 +1,74 @@
+"""What the figures were taken on: machine and versions."""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from penstock import __version__
+
+
+def machine_facts(data: Path) -> dict[str, str]:
+    return {
+        "processor": _processor(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GB",
+        "kernel": platform.release(),
+        "file system": _file_system(data),
+    }
+
+
+def _processor() -> str:
+    found = re.search(r"model name\s*:\s*(.+)", _read("/proc/cpuinfo"))
+    return found[1].strip() if found else platform.machine()
+
+
+def _file_system(path: Path) -> str:
+    """The longest mount point that leads to the path."""
+    target = str(path.resolve())
+    best, kind = "", "unknown"
+    for line in _read("/proc/mounts").splitlines():
+        _, mount, type_, *_ = line.split()
+        if (target + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= len(best):
+            best, kind = mount, type_
+    return kind
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def own_versions() -> dict[str, str]:
+    found = {"Penstock": f"{__version__}{_commit()}", "Python": platform.python_version()}
+    try:
+        return found | {"uvloop": metadata.version("uvloop")}
+    except metadata.PackageNotFoundError:
+        return found
+
+
+def _commit() -> str:
+    """Where it runs from a working copy."""
+    place = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(place), "describe", "--always", "--dirty"], capture_output=True, text=True
+        )
+    except OSError:
+        return ""
+    return f" ({done.stdout.strip()})" if done.returncode == 0 and done.stdout.strip() else ""
+
+
+def java_version() -> str:
+    done = subprocess.run(["java", "-version"], capture_output=True, text=True)
+    found = re.search(r'version "([^"]+)"', done.stderr)
+    return found[1] if found else "unknown"
+
+
+def command_line() -> str:
+    return " ".join(["penstock", *sys.argv[1:]])

@@ -1,0 +1,110 @@
+"""Topics of the comparison over plain requests: the same for every broker that speaks Kafka's protocol."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from penstock.bench.loads.connection import CREATE_TOPICS, DELETE_TOPICS, LIST_OFFSETS, METADATA, RawClient
+
+SETTLE_SECONDS = 180.0
+_LATEST = -1
+
+
+def count_brokers(port: int) -> int:
+    """How many brokers a metadata request tells of; 0 if it fails."""
+    from penstock.wire.generated.metadata import MetadataRequest
+
+    try:
+        client = RawClient(port, 5.0)
+    except OSError:
+        return 0
+    try:
+        return len(client.call(METADATA, 9, MetadataRequest(topics=[])).brokers)
+    except (OSError, ConnectionError):
+        return 0
+    finally:
+        client.close()
+
+
+def create_topic(port: int, name: str, partitions: int, replicas: int = 1) -> dict[int, int]:
+    """Returns the port of each partition's leader, when all are led and in sync."""
+    from penstock.wire.generated.create_topics import CreateTopicsRequest
+
+    kind = CreateTopicsRequest
+    topic = kind.CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas)
+    client = RawClient(port)
+    answer = client.call(CREATE_TOPICS, 7, kind(topics=[topic], timeout_ms=120_000)).topics[0]
+    if answer.error_code:
+        raise RuntimeError(f"the topic was refused with error {answer.error_code}: {answer.error_message}")
+    leaders: dict[int, int] = {}
+
+    def settled() -> bool:
+        leaders.update(_leaders(client, name, replicas))
+        return len(leaders) == partitions and _end_offsets(leaders, name) is not None
+
+    wait_for(settled, "the partitions have leaders and replicas in sync")
+    client.close()
+    return leaders
+
+
+def _leaders(client: RawClient, name: str, replicas: int) -> dict[int, int]:
+    from penstock.wire.generated.metadata import MetadataRequest
+
+    answer = client.call(METADATA, 9, MetadataRequest([MetadataRequest.MetadataRequestTopic(name=name)]))
+    ports = {broker.node_id: broker.port for broker in answer.brokers}
+    return {
+        partition.partition_index: ports[partition.leader_id]
+        for partition in answer.topics[0].partitions
+        if not partition.error_code and partition.leader_id in ports and len(partition.isr_nodes) == replicas
+    }
+
+
+def delete_topic(port: int, name: str, directories: Callable[[str], Sequence[Path]]) -> None:
+    """Returns when its files are gone, so that writing them back or removing them disturbs nobody."""
+    from penstock.wire.generated.delete_topics import DeleteTopicsRequest
+
+    client = RawClient(port)
+    request = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name=name)], timeout_ms=120_000)
+    answer = client.call(DELETE_TOPICS, 6, request).responses[0]
+    client.close()
+    if answer.error_code:
+        raise RuntimeError(f"deleting the topic was refused with error {answer.error_code}")
+    wait_for(lambda: not directories(name), "the files of the deleted topic are gone")
+
+
+def count_records(leaders: dict[int, int], name: str) -> int:
+    """Sum of the partitions' end offsets: what has really arrived."""
+    return sum(end_offsets(leaders, name).values())
+
+
+def end_offsets(leaders: dict[int, int], name: str) -> dict[int, int]:
+    found = _end_offsets(leaders, name)
+    if found is None:
+        raise RuntimeError("a leader did not tell its end offset")
+    return found
+
+
+def _end_offsets(leaders: dict[int, int], name: str) -> dict[int, int] | None:
+    """None while a leader does not lead yet."""
+    from penstock.wire.generated.list_offsets import ListOffsetsRequest
+
+    kind = ListOffsetsRequest
+    found: dict[int, int] = {}
+    for port in sorted(set(leaders.values())):
+        mine = [kind.ListOffsetsPartition(p, -1, _LATEST) for p, leader in leaders.items() if leader == port]
+        client = RawClient(port)
+        answer = client.call(LIST_OFFSETS, 6, kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name, mine)]))
+        client.close()
+        for partition in answer.topics[0].partitions:
+            if partition.error_code:
+                return None
+            found[partition.partition_index] = partition.offset
+    return found
+
+
+def wait_for(happens: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while not happens():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"waited {SETTLE_SECONDS:.0f} s in vain until {what}")
+        time.sleep(0.02)
