@@ -84,4 +84,7 @@ def test_settings_are_set_and_unset(penstock: Invoke, name: str) -> None:
 def test_the_cluster_is_described(penstock: Invoke, broker: object) -> None:
     found = json.loads(penstock("cluster", "describe", "-o", "json").stdout)
     assert [b["controller"] for b in found["brokers"]] == [True]
+    (voter,) = found["quorum"]
+    assert (voter["id"], voter["role"], voter["lag"], voter["behind_ms"]) == (1, "leader", 0, 0)
+    assert "node 1 is the active controller" in penstock("cluster", "describe").stdout
     assert found["cluster_id"] in penstock("cluster", "describe").stdout

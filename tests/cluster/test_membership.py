@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from penstock.testing import Cluster
+from penstock.testing.cluster import free_ports
 from tests.cluster.traffic import Writer, read_all
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -65,6 +67,53 @@ def test_no_room_to_drain(cluster: Cluster) -> None:
     assert result.returncode == 1
     assert "nowhere to go" in result.stderr
     assert command(cluster, "drain", "9").returncode == 1
+
+
+def voters(cluster: Cluster) -> dict[int, str]:
+    return {row["id"]: row["directory"] for row in described(cluster)["quorum"] if row["role"] != "observer"}
+
+
+def test_an_empty_disk_takes_the_place_of_a_dead_voter(cluster: Cluster) -> None:
+    """Nobody does anything but start it; then it votes: with it, another one may go."""
+    topic = cluster.create_topic("t", partitions=3, replication_factor=3)
+    writer = Writer(cluster.bootstrap, topic)
+    writer.write(60)
+    before = voters(cluster)
+    assert set(before) == {1, 2, 3}
+    dead = next(node_id for node_id in (3, 2) if node_id != cluster.controller_id)
+    cluster.kill(dead)
+    shutil.rmtree(cluster.data_dir / f"broker-{dead}")
+    cluster.start()
+    eventually(lambda: voters(cluster).get(dead, before[dead]) != before[dead], 30, interval=0.3)
+    assert set(voters(cluster)) == {1, 2, 3}
+    cluster.wait_until_in_sync(topic)
+    other = next(node_id for node_id in (1, 2, 3) if node_id not in (dead, cluster.controller_id))
+    cluster.kill(other)
+    writer.write(60)
+    assert cluster.create_topic("u", replication_factor=2)
+    assert not writer.failures
+    assert sorted(read_all(cluster.bootstrap, topic, 120)) == sorted(writer.acknowledged)
+
+
+def test_a_voter_that_moved_is_found_at_its_new_address(cluster: Cluster) -> None:
+    moved = next(node_id for node_id in (1, 2, 3) if node_id != cluster.controller_id)
+    cluster.brokers[moved].stop()
+    (port,) = free_ports(1)
+    given = cluster.brokers[moved]._given
+    old = given["controller.quorum.voters"].split(f"{moved}@127.0.0.1:")[1].split(",")[0]
+    given["listeners"] = given["listeners"].replace(f":{old}", f":{port}")
+    given["controller.quorum.voters"] = given["controller.quorum.voters"].replace(f":{old}", f":{port}")
+    cluster.start()
+
+    def at_new_address() -> bool:
+        driver = cluster.brokers[cluster.controller_id]._node.broker.driver  # type: ignore[union-attr]
+        endpoints = driver.quorum.core.voters.by_id[moved].endpoints  # type: ignore[union-attr]
+        return [endpoint.port for endpoint in endpoints] == [port]
+
+    eventually(at_new_address, 20)
+    (other,) = {1, 2, 3} - {moved, cluster.controller_id}
+    cluster.kill(other)
+    assert cluster.create_topic("t", replication_factor=2), "it is heard, and hears the leader"
 
 
 def test_an_empty_disk_takes_the_place_of_a_dead_broker(cluster: Cluster) -> None:

@@ -205,6 +205,26 @@ def test_a_voter_joins_and_one_leaves(tmp_path: Path) -> None:
     live(tmp_path, story)
 
 
+def test_a_voter_is_added_without_waiting_for_the_commit(tmp_path: Path) -> None:
+    """AckWhenCommitted = false."""
+
+    async def story(cluster: DriverCluster) -> None:
+        leader = await cluster.leader()
+        await leader.change(1)
+        second = await cluster.start(2)
+        await cluster.all_have(1)
+        quorum = leader.driver.quorum
+        assert quorum is not None
+        endpoints = second.driver.controller_endpoints
+        leader.driver.committed = lambda _: asyncio.sleep(60)  # type: ignore[assignment, method-assign]
+        assert await asyncio.wait_for(quorum.add_voter(second.key, endpoints, 900, until_committed=False), 5) is None
+        assert len(_core(leader).voters) == 2
+        del leader.driver.committed
+        await leader.change(2)
+
+    live(tmp_path, story, voters=1)
+
+
 def test_one_node_grows_to_two(tmp_path: Path) -> None:
     async def story(cluster: DriverCluster) -> None:
         leader = await cluster.leader()

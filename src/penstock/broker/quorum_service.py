@@ -159,9 +159,12 @@ class QuorumService:
     def leader(self) -> Leader | None:
         return self.core.leader
 
-    async def add_voter(self, key: ReplicaKey, endpoints: tuple[Endpoint, ...], timeout_ms: int) -> Refusal | None:
+    async def add_voter(
+        self, key: ReplicaKey, endpoints: tuple[Endpoint, ...], timeout_ms: int, *, until_committed: bool = True
+    ) -> Refusal | None:
         """Waits for the node to catch up, for other changes to end, and for the commit, all within the timeout."""
-        return await self._change(lambda now_ms: self.core.add_voter(Voter(key, endpoints), now_ms), timeout_ms)
+        voter = Voter(key, endpoints)
+        return await self._change(lambda now_ms: self.core.add_voter(voter, now_ms), timeout_ms, until_committed)
 
     async def remove_voter(self, key: ReplicaKey, timeout_ms: int) -> Refusal | None:
         return await self._change(lambda now_ms: self.core.remove_voter(key, now_ms), timeout_ms)
@@ -169,7 +172,7 @@ class QuorumService:
     async def update_voter(self, key: ReplicaKey, endpoints: tuple[Endpoint, ...], timeout_ms: int) -> Refusal | None:
         return await self._change(lambda now_ms: self.core.update_voter(Voter(key, endpoints), now_ms), timeout_ms)
 
-    async def _change(self, wish: Any, timeout_ms: int) -> Refusal | None:
+    async def _change(self, wish: Any, timeout_ms: int, until_committed: bool = True) -> Refusal | None:
         from penstock.broker.metadata_driver import MetadataUnavailable
 
         loop = asyncio.get_running_loop()
@@ -181,6 +184,8 @@ class QuorumService:
             if refusal.code != ErrorCode.REQUEST_TIMED_OUT or loop.time() + _RETRY_S > deadline:
                 return refusal
             await asyncio.sleep(_RETRY_S)
+        if not until_committed:
+            return None
         try:
             async with asyncio.timeout_at(deadline):
                 await self._driver.committed(self._driver.end_offset)

@@ -1,10 +1,15 @@
 """`penstock cluster up|describe|balance|drain|remove`."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from penstock.cli.options import bootstrap_option, client_options, parse_assignments
 from penstock.cli.output import print_json, print_rows
 from penstock.cli.running import admin, run
+
+if TYPE_CHECKING:
+    from penstock.client.admin.descriptions import QuorumDescription
 
 
 @click.group()
@@ -38,7 +43,7 @@ def up(brokers: int, port: int, data: str, settings: tuple[str, ...]) -> int:
 @cluster.command("describe")
 @client_options
 def describe(bootstrap: str, output: str) -> None:
-    """Show the cluster's id, controller and brokers."""
+    """Show the cluster's id, brokers, active controller, and who votes and follows in the metadata quorum."""
     run(_describe(bootstrap, output))
 
 
@@ -47,6 +52,7 @@ async def _describe(bootstrap: str, output: str) -> None:
         found = await client.describe_cluster(include_fenced=True)
         listed = [topic.name for topic in await client.list_topics(include_internal=True)]
         topics = [each for each in (await client.describe_topics(listed)).values() if not isinstance(each, Exception)]
+        quorum = await client.describe_quorum()
     states = [state for topic in topics for state in topic.partitions]
     brokers = [
         {
@@ -54,7 +60,7 @@ async def _describe(bootstrap: str, output: str) -> None:
             "host": b.host,
             "port": b.port,
             "rack": b.rack,
-            "controller": b.node_id == found.controller_id,
+            "controller": b.node_id == quorum.leader_id,
             "fenced": b.node_id in found.fenced,
             "leads": sum(state.leader == b.node_id for state in states),
             "replicas": sum(b.node_id in state.replicas for state in states),
@@ -65,12 +71,40 @@ async def _describe(bootstrap: str, output: str) -> None:
     offline = sum(state.leader < 0 for state in states)
     if output == "json":
         summary = {"partitions": len(states), "under_replicated": missing, "offline": offline}
-        shown = {"cluster_id": found.cluster_id, "controller_id": found.controller_id, "brokers": brokers}
-        print_json({**shown, **summary})
+        shown = {"cluster_id": found.cluster_id, "controller_id": quorum.leader_id, "brokers": brokers}
+        print_json({**shown, **summary, "quorum": quorum_rows(quorum)})
         return
     click.echo(f"cluster {found.cluster_id}")
     click.echo(f"{len(states)} partitions, {missing} under-replicated, {offline} without a leader")
     print_rows(brokers, ["id", "host", "port", "rack", "controller", "fenced", "leads", "replicas"], output)
+    click.echo(f"metadata quorum: node {quorum.leader_id} is the active controller, epoch {quorum.leader_epoch}")
+    print_rows(quorum_rows(quorum), ["id", "role", "end_offset", "lag", "behind_ms"], output)
+
+
+def quorum_rows(quorum: "QuorumDescription") -> list[dict[str, object]]:
+    """`lag` in records, `behind_ms` since a node had all there was; None where the leader has not heard of it."""
+    replicas = [*quorum.voters, *quorum.observers]
+    leader = next((each for each in replicas if each.node_id == quorum.leader_id), None)
+    rows: list[dict[str, object]] = []
+    for each in replicas:
+        role = "voter" if each in quorum.voters else "observer"
+        rows.append(
+            {
+                "id": each.node_id,
+                "role": "leader" if each is leader else role,
+                "directory": each.directory_id,
+                "end_offset": each.end_offset if each.end_offset >= 0 else None,
+                "lag": _distance(leader.end_offset, each.end_offset) if leader is not None else None,
+                "behind_ms": _distance(leader.last_caught_up_ms, each.last_caught_up_ms)
+                if leader is not None
+                else None,
+            }
+        )
+    return rows
+
+
+def _distance(leader: int, other: int) -> int | None:
+    return max(0, leader - other) if other >= 0 else None
 
 
 _most = click.option(

@@ -177,6 +177,7 @@ class Admin(_Twin[AsyncAdmin]):
     alter_reassignments = _blocking(AsyncAdmin.alter_reassignments)
     list_reassignments = _blocking(AsyncAdmin.list_reassignments)
     elect_leaders = _blocking(AsyncAdmin.elect_leaders)
+    describe_quorum = _blocking(AsyncAdmin.describe_quorum)
     unregister_broker = _blocking(AsyncAdmin.unregister_broker)
     describe_log_dirs = _blocking(AsyncAdmin.describe_log_dirs)
 

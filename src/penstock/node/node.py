@@ -30,6 +30,7 @@ from penstock.quorum.voters import Endpoint
 
 if TYPE_CHECKING:
     from penstock.broker.controller_presence import ControllerPresence
+    from penstock.broker.voter_presence import VoterPresence
 
 log = logging.getLogger("penstock.node")
 
@@ -68,6 +69,7 @@ class Node:
         self._pool = ThreadPoolExecutor(settings.io_threads, thread_name_prefix="penstock-io")
         self._housekeeping: Housekeeping | None = None
         self._controller_presence: ControllerPresence | None = None
+        self._voter_presence: VoterPresence | None = None
         self._directories = [os.path.abspath(path) for path in settings.log_dirs]
 
     # -- starting -------------------------------------------------------------------------------------------------
@@ -134,8 +136,15 @@ class Node:
 
             self._controller_presence = ControllerPresence(broker, new_uuid(self._rng.random_bytes), as_controller)
             self._controller_presence.start()
+            self._begin_voting()
         if settings.is_broker:
             await self._begin_serving(server, self._presence(identity, listeners))
+
+    def _begin_voting(self) -> None:
+        from penstock.broker.voter_presence import VoterPresence
+
+        self._voter_presence = VoterPresence(self.broker)
+        self._voter_presence.start()
 
     def _compose(self, identity: NodeIdentity) -> Broker:
         """Everything there is, joined; nothing works yet."""
@@ -196,9 +205,16 @@ class Node:
             if advertised.name == listener.name:
                 return advertised
         if listener.host in ("", "0.0.0.0", "::"):
-            name = socket.gethostname() if self.settings.controller_quorum_voters else "localhost"
-            return listener._replace(host=name)
+            return listener._replace(host=self._own_host(listener))
         return listener
+
+    def _own_host(self, listener: Listener) -> str:
+        """A controller's address is written down for other nodes: it is never "localhost" unless that was said."""
+        settings = self.settings
+        if listener.name in settings.controller_listener_set:
+            advertised = (other.host for other in settings.advertised_listener_list if other.host)
+            return next(advertised, None) or socket.gethostname()
+        return socket.gethostname() if settings.controller_quorum_voters else "localhost"
 
     def _presence(self, identity: NodeIdentity, listeners: list[Listener]) -> Presence:
         epochs = {directory.broker_epoch for directory in self._logs.directories}
@@ -271,6 +287,8 @@ class Node:
             await self._housekeeping.stop()
         if self._controller_presence is not None:
             await self._controller_presence.stop()
+        if self._voter_presence is not None:
+            await self._voter_presence.stop()
         await broker.probes.stop()
         await broker.controller_clock.stop()
         await broker.replicas.stop()

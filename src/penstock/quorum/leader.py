@@ -125,9 +125,9 @@ class Leader:
         return fetched_ms >= 0 and now_ms - fetched_ms < timeouts.fetch_timeout_ms // 2
 
     def forget_silent_observers(self, voters: VoterSet, before_ms: float) -> None:
+        """Also a directory that a voter had before: what it has now is another replica."""
         for key in [key for key, p in self.progress.items() if p.fetched_ms < before_ms and key not in voters]:
-            if key.id not in voters.by_id:
-                del self.progress[key]
+            del self.progress[key]
 
     def preferred_successors(self, local: ReplicaKey, voters: VoterSet) -> tuple[ReplicaKey, ...]:
         """The voters that have most first: they win without asking twice."""

@@ -98,7 +98,7 @@ SERVED: dict[int, Served] = {
     ApiKey.END_QUORUM_EPOCH: Served(0, 1),
     ApiKey.DESCRIBE_QUORUM: Served(0, 2),
     ApiKey.FETCH_SNAPSHOT: Served(0, 1),
-    ApiKey.ADD_RAFT_VOTER: Served(0, 1, "Answers when the change is committed."),
+    ApiKey.ADD_RAFT_VOTER: Served(0, 1),
     ApiKey.REMOVE_RAFT_VOTER: Served(0, 0),
     ApiKey.UPDATE_RAFT_VOTER: Served(0, 0),
 }

@@ -1,7 +1,6 @@
-"""AddRaftVoter (key 80), versions 0–1: an observer becomes a voter (KIP-853). v1: an answer before the commit.
+"""AddRaftVoter (key 80), versions 0–1: an observer becomes a voter (KIP-853). v1: AckWhenCommitted.
 
 The node must follow the metadata log already: until it has caught up the answer waits, as long as the timeout allows.
-Not done: AckWhenCommitted = false answers when the change is written; here too the commit is waited for.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ async def handle(broker: "Broker", context: "RequestContext", request: AddRaftVo
         return AddRaftVoterResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
     endpoints = tuple(Endpoint(each.name, each.host, each.port) for each in request.listeners)
     key = ReplicaKey(request.voter_id, request.voter_directory_id)
-    refusal = await quorum.add_voter(key, endpoints, request.timeout_ms)
+    refusal = await quorum.add_voter(key, endpoints, request.timeout_ms, until_committed=request.ack_when_committed)
     if refusal is None:
         return AddRaftVoterResponse()
     return AddRaftVoterResponse(error_code=refusal.code, error_message=refusal.message)

@@ -21,6 +21,7 @@ from penstock.client.admin.descriptions import (
     OffsetMove,
     Outcome,
     PartitionSize,
+    QuorumDescription,
     Reassignment,
     TopicDescription,
     TopicListing,
@@ -264,6 +265,10 @@ class Admin:
             return ClusterDescription(response.cluster_id, response.controller_id, sorted(brokers), fenced)
 
         return await retry(attempt, self._options, self._timeout_ms)
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """Who votes about metadata, who follows it, and how far each has come."""
+        return await _members.describe_quorum(self._cluster, self._timeout_ms)
 
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]

@@ -54,6 +54,26 @@ class ClusterDescription(NamedTuple):
     fenced: frozenset[int] = frozenset()
 
 
+class QuorumReplica(NamedTuple):
+    """A node that follows the metadata log. Times are the wall clock's in ms, −1 where they are not known."""
+
+    node_id: int
+    directory_id: str
+    end_offset: int
+    last_fetch_ms: int = -1
+    last_caught_up_ms: int = -1
+
+
+class QuorumDescription(NamedTuple):
+    """`leader_id` is the active controller."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: list[QuorumReplica]
+    observers: list[QuorumReplica]
+
+
 class Reassignment(NamedTuple):
     """A partition on the move: all replicas it has meanwhile, those that come and those that go."""
 

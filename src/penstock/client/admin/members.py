@@ -4,15 +4,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.client.admin.asking import ask_controller
-from penstock.client.admin.descriptions import Outcome, Reassignment
+from penstock.client.admin.descriptions import Outcome, QuorumDescription, QuorumReplica, Reassignment
 from penstock.client.cluster import Cluster
 from penstock.client.errors import broker_error, raise_for
 from penstock.client.types import TopicPartition
 from penstock.model.errors import ErrorCode
+from penstock.model.ids import format_uuid
 from penstock.wire.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
+from penstock.wire.generated.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from penstock.wire.generated.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from penstock.wire.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -75,6 +77,32 @@ async def elect_leaders(
         for topic in response.replica_election_results
         for p in topic.partition_result
     }
+
+
+async def describe_quorum(cluster: Cluster, timeout_ms: int) -> QuorumDescription:
+    kind = DescribeQuorumRequest
+    topics = [kind.TopicData("__cluster_metadata", [kind.PartitionData(0)])]
+    response = await ask_controller(cluster, kind(topics), DescribeQuorumResponse, timeout_ms)
+    raise_for(response.error_code, response.error_message)
+    found = response.topics[0].partitions[0]
+    raise_for(found.error_code, found.error_message)
+    return QuorumDescription(
+        found.leader_id,
+        found.leader_epoch,
+        found.high_watermark,
+        [_replica(state) for state in found.current_voters],
+        [_replica(state) for state in found.observers],
+    )
+
+
+def _replica(state: DescribeQuorumResponse.ReplicaState) -> QuorumReplica:
+    return QuorumReplica(
+        state.replica_id,
+        format_uuid(state.replica_directory_id),
+        state.log_end_offset,
+        state.last_fetch_timestamp,
+        state.last_caught_up_timestamp,
+    )
 
 
 async def unregister_broker(cluster: Cluster, broker_id: int, timeout_ms: int) -> None:

@@ -3,7 +3,7 @@
 from typing import Annotated, NamedTuple
 
 from penstock.metadata.settings.coordination_settings import CoordinationSettings
-from penstock.metadata.settings.setting import Int, List, SettingError
+from penstock.metadata.settings.setting import Bool, Int, List, SettingError
 
 
 class VoterAddress(NamedTuple):
@@ -54,6 +54,15 @@ class QuorumSettings(CoordinationSettings, frozen=True, kw_only=True):
     controller_quorum_retry_backoff_ms: Annotated[
         int, Int("Pause before a request between voters is sent again.", at_least=1)
     ] = 20
+
+    controller_quorum_auto_join_enable: Annotated[
+        bool,
+        Bool(
+            "Whether a node that its own controller.quorum.voters lists becomes a voter by itself when it is none: "
+            "after its disk was replaced by an empty one, the voter it was is removed and it is added as a new one.",
+            kafka_default="false",
+        ),
+    ] = True
 
     @property
     def quorum_voter_list(self) -> tuple[VoterAddress, ...]:

@@ -1,0 +1,132 @@
+"""A node of the quorum sees to it that it votes under its own name: right addresses, right directory.
+
+Looks now and then at the voter set in its log and asks the leader for what differs (`quorum.standing` says what). A
+replaced disk needs nobody's hand by it: the node catches up, has the voter that is gone removed, and is added.
+
+Hard rule: a voter that was removed while it ran stays an observer until it is started again: somebody wanted it so.
+"""
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.broker.background import report_fault
+from penstock.broker.controller_channel import ControllerUnavailable
+from penstock.model.errors import ErrorCode, describe_error
+from penstock.quorum.roles import Follower
+from penstock.quorum.standing import Wish, decide_wish
+from penstock.wire.generated.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from penstock.wire.generated.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from penstock.wire.generated.update_raft_voter import UpdateRaftVoterRequest, UpdateRaftVoterResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.quorum.core import Quorum
+
+log = logging.getLogger("penstock.quorum")
+
+_LOOK_S = 1.0
+_TIMEOUT_MS = 5_000
+_CHANNEL = "membership"
+_NEWEST_KRAFT_VERSION = 1
+# The leader has changed, or the wish has come true meanwhile: the next look tells.
+_PASSING = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.DUPLICATE_VOTER,
+        ErrorCode.VOTER_NOT_FOUND,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+
+
+class VoterPresence:
+    def __init__(self, broker: "Broker") -> None:
+        settings = broker.static_settings
+        listed = any(voter.id == broker.node_id for voter in settings.quorum_voter_list)
+        self._broker = broker
+        self._joins = settings.controller_quorum_auto_join_enable and listed
+        self._has_voted = False  # this very directory was a voter in this life of the node
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+        self._task.add_done_callback(partial(report_fault, message="this node does not look after its vote any more"))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            service = self._broker.driver.quorum
+            if service is not None and self._broker.driver.leader_id is not None:
+                await self._look(service.core)
+
+    async def _look(self, core: "Quorum") -> None:
+        voters = core.voters
+        if core.history.is_written and voters.is_pinned:
+            self._has_voted = self._has_voted or core.local in voters
+        wish = decide_wish(
+            core.local,
+            self._broker.driver.controller_endpoints,
+            voters,
+            is_written=core.history.is_written,
+            joins=self._joins and not self._has_voted and _has_caught_up(core),
+        )
+        if wish is Wish.NOTHING:
+            return
+        try:
+            code = await self._ask(wish, core)
+        except ControllerUnavailable as error:
+            log.debug("the leader of the quorum does not hear of our vote: %s", error)
+            return
+        if code == ErrorCode.NONE:
+            log.info("node %d as a voter: %s", core.local.id, _DONE[wish])
+        elif code not in _PASSING:
+            log.warning("the leader of the quorum refuses to %s: %s", wish.name.lower(), describe_error(code))
+
+    async def _ask(self, wish: Wish, core: "Quorum") -> int:
+        channel, cluster_id, local = self._broker.channel, self._broker.cluster_id, core.local
+        endpoints = self._broker.driver.controller_endpoints
+        if wish is Wish.REMOVE:
+            old = core.voters.by_id[local.id].key
+            request = RemoveRaftVoterRequest(cluster_id, old.id, old.directory_id)
+            return (await channel.send(request, RemoveRaftVoterResponse, _TIMEOUT_MS, channel=_CHANNEL)).error_code
+        if wish is Wish.ADD:
+            add = AddRaftVoterRequest(
+                cluster_id,
+                _TIMEOUT_MS,
+                local.id,
+                local.directory_id,
+                [AddRaftVoterRequest.Listener(*endpoint) for endpoint in endpoints],
+                ack_when_committed=False,
+            )
+            return (await channel.send(add, AddRaftVoterResponse, 2 * _TIMEOUT_MS, channel=_CHANNEL)).error_code
+        update = UpdateRaftVoterRequest(
+            cluster_id,
+            core.epoch,
+            local.id,
+            local.directory_id,
+            [UpdateRaftVoterRequest.Listener(*endpoint) for endpoint in endpoints],
+            UpdateRaftVoterRequest.KRaftVersionFeature(0, _NEWEST_KRAFT_VERSION),
+        )
+        return (await channel.send(update, UpdateRaftVoterResponse, _TIMEOUT_MS, channel=_CHANNEL)).error_code
+
+
+_DONE = {
+    Wish.UPDATE: "its addresses are updated",
+    Wish.REMOVE: "the disk it had is out of the quorum",
+    Wish.ADD: "it votes again",
+}
+
+
+def _has_caught_up(core: "Quorum") -> bool:
+    """Follows the leader and has all that is committed as far as it was told: it counts soon after it is added."""
+    role = core.role
+    return isinstance(role, Follower) and role.has_fetched and core.log.end_offset == core.high_watermark
