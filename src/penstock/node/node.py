@@ -24,6 +24,7 @@ from penstock.model.ports import Clock, Disk, Rng, SystemClock, SystemRng
 from penstock.net.connection import Connection
 from penstock.net.server import Server
 from penstock.node.identity import DirectoryLock, NodeIdentity, NodeRefused, load_identity
+from penstock.node.loop_watch import LoopWatch
 from penstock.node.net_settings import net_limits
 from penstock.node.trouble import describe_os_error, full_disk, trouble_while_starting
 from penstock.quorum.voters import Endpoint
@@ -64,6 +65,7 @@ class Node:
         self._clock = clock or SystemClock()
         self._rng = rng or SystemRng()
         self.peers = Peers(f"penstock-{settings.node_id}")
+        self._loop_watch = LoopWatch(self._clock.monotonic)
         self._is_composed = False
         self._locks: list[DirectoryLock] = []
         self._pool = ThreadPoolExecutor(settings.io_threads, thread_name_prefix="penstock-io")
@@ -77,6 +79,7 @@ class Node:
     async def start(self) -> None:
         """Raises `NodeRefused` with a sentence for the operator: also when a disk fails or is full meanwhile."""
         self.failed: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
+        self._loop_watch.start()
         starting = asyncio.ensure_future(self._start())
         try:
             await self._watch_start(starting)
@@ -317,6 +320,7 @@ class Node:
         self._release()
 
     def _release(self) -> None:
+        self._loop_watch.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
         for lock in self._locks:
             lock.release()
