@@ -35,7 +35,7 @@ from penstock.pipeline.fetching import output_schema, read_ranges
 from penstock.pipeline.filters import EVERYTHING, read_filters
 from penstock.pipeline.group_names import name_of, tell_name
 from penstock.pipeline.limits import Admission
-from penstock.pipeline.offsets import Offsets, from_json_dict, to_json_dict
+from penstock.pipeline.offsets import Offsets, split_start, to_json_dict, with_start
 from penstock.pipeline.options import SourceOptions
 from penstock.pipeline.planning import OffsetRange, make_ranges, plan_tasks
 from penstock.pipeline.reader import TopicReader
@@ -145,7 +145,7 @@ class PenstockFilteringReader(PenstockBatchReader):
 
 
 class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`{}` stands for "not yet decided where to start": see `penstock.pipeline.reader`."""
+    """Starts at `{}`: that the start is not decided. The end of the first batch says where it is."""
 
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options)
@@ -179,15 +179,21 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         if not start:
-            return to_json_dict(self.reader.starting_offsets())
-        done = from_json_dict(start)
+            begin = self.reader.starting_offsets()
+            return with_start(self._next_end(begin, self._newest(begin, wait=False), limit), begin)
+        done, _ = split_start(start)
         self._publish(done)
+        end = self._next_end(done, self._newest(done, wait=True), limit)
+        return start if end == done else to_json_dict(end)
+
+    def _newest(self, done: Offsets, *, wait: bool) -> Offsets:
         if self._last_offsets is None:
-            newest = self.reader.wait_for_news(done)
-        else:
-            there = self.reader.newest_offsets(done)
-            newest = {tp: max(end, done.get(tp, 0)) for tp, end in self._last_offsets.items() if tp in there}
-        return to_json_dict(newest if isinstance(limit, ReadAllAvailable) else self._limited(done, newest))
+            return self.reader.wait_for_news(done) if wait else self.reader.newest_offsets(done)
+        there = self.reader.newest_offsets(done)
+        return {tp: max(end, done.get(tp, 0)) for tp, end in self._last_offsets.items() if tp in there}
+
+    def _next_end(self, done: Offsets, newest: Offsets, limit: ReadLimit) -> Offsets:
+        return newest if isinstance(limit, ReadAllAvailable) else self._limited(done, newest)
 
     def _limited(self, done: Offsets, newest: Offsets) -> Offsets:
         if newest == done:
@@ -203,14 +209,15 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
         return to_json_dict(self.reader.newest_offsets({}))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if not start:
-            return []
-        first, last = from_json_dict(start), from_json_dict(end)
-        begin = self.reader.with_new_partitions(first, last)
-        self._asked = self._asked or self._group_id is None
-        return self.tasks(
-            make_ranges(begin, last, self.source_options), self._token if self._group_id is None else None
-        )
+        last, begin = split_start(end)
+        if start:
+            begin, _ = split_start(start)
+        if begin is None:
+            raise PipelineError("this checkpoint's first batch says no start; begin with a new checkpoint")
+        first = self.reader.with_new_partitions(begin, last)
+        token = self._token if self._group_id is None else None
+        self._asked = self._asked or token is not None
+        return self.tasks(make_ranges(first, last, self.source_options), token)
 
     def _publish(self, done: Offsets) -> None:
         """Spark asks for what is next only when everything before is processed."""

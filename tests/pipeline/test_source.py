@@ -14,6 +14,10 @@ from penstock.pipeline.reader import TopicReader
 from penstock.testing import Broker
 from tests.waiting import eventually
 
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install penstock[pipeline]")
+
+from pyspark_penstock.progress import ProgressListener, publish_progress
+
 
 def fill(broker: Broker, topic: str, count: int, partitions: int = 3) -> None:
     with Admin(broker.bootstrap) as admin:
@@ -108,6 +112,29 @@ def test_a_stream_goes_on_where_it_was_and_shows_its_lag(spark: Any, broker: Bro
         committed = admin.group_offsets("spark-orders")
         assert sum(position.offset for position in committed.values()) == 550
         assert [group.group_id for group in admin.list_groups() if "asks" in group.group_id] == []
+
+
+def test_the_last_batch_of_a_stopped_query_is_shown(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    """Spark asks the source for nothing more: the query's next trigger would be in an hour."""
+    fill(broker, "stopped", 30)
+    listener = ProgressListener(spark)
+    spark.streams.addListener(listener)
+    try:
+        reader = spark.readStream.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap)
+        frame = reader.options(subscribe="stopped", startingOffsets="earliest", groupIdPrefix="jobs").load()
+        writer = frame.writeStream.foreachBatch(lambda batch, _: batch.count()).trigger(processingTime="1 hour")
+        query = writer.option("checkpointLocation", str(tmp_path)).start()
+        eventually(lambda: query.lastProgress is not None and query.lastProgress["numInputRows"] == 30, 120)
+        with Admin(broker.bootstrap) as admin:
+            group = f"jobs-{query.id}"
+            assert admin.group_offsets(group) == {}
+            publish_progress(query)
+            assert sum(position.offset for position in admin.group_offsets(group).values()) == 30
+            admin.delete_group(group)
+            query.stop()
+            eventually(lambda: sum(p.offset for p in admin.group_offsets(group).values()) == 30, 60)
+    finally:
+        spark.streams.removeListener(listener)
 
 
 def test_partitions_and_topics_come_and_go(spark: Any, broker: Broker, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Spark compares offsets as JSON text, so equal positions must always give equal t
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from penstock.model.ids import TopicPartition
 from penstock.pipeline.errors import PipelineError
@@ -13,6 +14,7 @@ Offsets = dict[TopicPartition, int]
 # What Spark's options write for the two ends.
 LATEST_OFFSET = -1
 EARLIEST_OFFSET = -2
+_START = "<start>"
 
 
 def to_json_dict(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
@@ -28,6 +30,17 @@ def from_json_dict(value: Mapping[str, Mapping[str, int]]) -> Offsets:
         for topic, partitions in value.items()
         for partition, offset in partitions.items()
     }
+
+
+def with_start(end: Mapping[TopicPartition, int], start: Mapping[TopicPartition, int]) -> dict[str, Any]:
+    """The end of a stream's first batch, with where the stream starts: no topic has such a name."""
+    return {**to_json_dict(end), _START: to_json_dict(start)}
+
+
+def split_start(value: Mapping[str, Any]) -> tuple[Offsets, Offsets | None]:
+    """An offset, and where the stream starts if that is said with it."""
+    ends = {topic: partitions for topic, partitions in value.items() if topic != _START}
+    return from_json_dict(ends), from_json_dict(value[_START]) if _START in value else None
 
 
 def parse_offsets(text: str, option: str) -> Offsets:

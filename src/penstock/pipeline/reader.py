@@ -1,7 +1,7 @@
 """What the source's readers do on the driver: plan batches, find new offsets, say how far a query has come.
 
-The first batch of a stream is empty: it only writes down where the query starts. Spark asks for the start again when
-it repeats a first batch after a crash, and "latest" would by then be elsewhere; what is in Spark's log stays.
+Where a stream starts is decided once and stands with the end of its first batch in Spark's log: Spark asks for the
+start again when it repeats a first batch after a crash, and "latest" would by then be elsewhere.
 """
 
 import asyncio
