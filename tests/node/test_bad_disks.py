@@ -114,6 +114,23 @@ def test_a_node_whose_directories_all_fail_while_it_starts_does_not_start() -> N
     asyncio.run(story())
 
 
+def test_a_node_gives_up_when_its_last_directory_fails() -> None:
+    """Also where the metadata is elsewhere and well: a broker that refuses everything helps nobody."""
+
+    async def story() -> None:
+        node = await start(CrashingDisk(), log_dirs="/data/a,/data/b", metadata_log_dir="/metadata")
+        first, second = node.broker.logs.directories
+        first.fail(OSError(errno.EIO, "made up"))
+        await asyncio.sleep(0)
+        assert not node.failed.done(), "the other one is still there"
+        second.fail(OSError(errno.EIO, "made up"))
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await node.failed).errno == errno.EIO
+        await node.abandon()
+
+    asyncio.run(story())
+
+
 def test_the_program_says_that_the_disk_is_full_and_ends(tmp_path: Path) -> None:
     switch, data = tmp_path / "switch", tmp_path / "data"
     break_disk(switch, "ENOSPC", data)

@@ -4,7 +4,7 @@ It keeps no lasting state of its own. What is here was composed by `node/`; what
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 
@@ -72,6 +72,7 @@ class Broker:
         """Of this incarnation, from its registration; -1 before."""
         self.lifecycle: Lifecycle | None = None
         """There once the broker joins its cluster."""
+        self.on_last_directory_failed: Callable[[OSError], None] | None = None
         self.clock = clock
         self.rng = rng
         self.pool = pool
@@ -197,6 +198,8 @@ class Broker:
         self.partitions.fail_directory(directory)
         if self.lifecycle is not None:
             self.lifecycle.directory_failed()
+        if self.on_last_directory_failed is not None and all(each.failure for each in self.logs.directories):
+            self.on_last_directory_failed(error)
 
     # -- committed metadata ---------------------------------------------------------------------------------------
 

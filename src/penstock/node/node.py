@@ -168,6 +168,7 @@ class Node:
         self.broker = Broker(
             identity.cluster_id, identity.directory_ids, driver, logs, self._clock, self._rng, self._pool, peers
         )
+        self.broker.on_last_directory_failed = self._storage_failed
         self._server = Server(net_limits(settings), self.broker.router, uncounted=settings.controller_listener_set)
         self._is_composed = True
         return self.broker
@@ -257,8 +258,15 @@ class Node:
         )
 
     def _metadata_failed(self, error: OSError) -> None:
-        log.critical("the metadata log failed, this node cannot go on: %s", error)
+        self._give_up("the metadata log failed", error)
+
+    def _storage_failed(self, error: OSError) -> None:
+        """A broker that refuses everything helps nobody: who watches over it has to see that it is gone."""
+        self._give_up("no log directory is left", error)
+
+    def _give_up(self, reason: str, error: OSError) -> None:
         if not self.failed.done():
+            log.critical("%s, this node cannot go on: %s", reason, error)
             self.failed.set_result(error)
 
     # -- stopping -------------------------------------------------------------------------------------------------
