@@ -3,10 +3,9 @@
     leader:    append(records) -> log, pending image -> fsync here and on a majority -> high watermark -> listeners
     follower:  fetched batches -> log, pending image -> fsync, next fetch -> leader's high watermark -> listeners
 
-Two images: `pending` has everything in the log, so that a decision builds on the one before it without waiting, and a
-new leader has nothing to load; `image` has what is committed, and only that is ever shown. What is cut off the log is
-cut off `pending`. Hard rules: nothing is published or answered before it is committed; a leader that is overthrown
-answers `NotController` to whoever waits; a failed sync ends the node.
+Log and images are `MetadataReplica`'s; who leads is `quorum.core`'s to say; here both meet those who decide, wait and
+listen. Hard rules: nothing is published or answered before it is committed; a leader that is overthrown answers
+`NotController` to whoever waits; a failed sync ends the node.
 """
 
 import asyncio
@@ -14,16 +13,16 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from penstock.broker.metadata_changes import RECORDS_PER_TURN, delta_between, replay_in_turns
+from penstock.broker.metadata_changes import RECORDS_PER_TURN
+from penstock.broker.metadata_replica import MetadataReplica
 from penstock.broker.metadata_snapshots import SnapshotSchedule
-from penstock.broker.metadata_store import MetadataStore, MetadataUnreadable, next_offset
+from penstock.broker.metadata_store import MetadataStore
 from penstock.broker.quorum_addresses import Address, AddressBook, Place, Sender
 from penstock.broker.quorum_runner import QuorumRunner, Transport
 from penstock.broker.quorum_start import build_core, reachable_endpoints
 from penstock.log.directory import LogDirectory
-from penstock.log.sync import NO_SPACE_ERRORS
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.features import record_version
 from penstock.metadata.image import BROKER_RESOURCE, MetadataImage
@@ -31,12 +30,10 @@ from penstock.metadata.settings import BrokerSettings, SettingError
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Rng, SystemRng
 from penstock.quorum.bundle import LeaderChange, SnapshotChunk, VotersChange
-from penstock.quorum.control_records import build_leader_change, build_voters, voters_in
 from penstock.quorum.core import Quorum
 from penstock.quorum.election_state import NOBODY, ElectionState, ReplicaKey
 from penstock.quorum.silence import silence_ms
 from penstock.quorum.voters import Endpoint, VoterSet
-from penstock.records.batch import iter_headers
 from penstock.records.builder import BatchBuilder
 from penstock.wire.records import encode_metadata_record
 from penstock.wire.struct import RecordMessage
@@ -52,7 +49,6 @@ Listener = Callable[[MetadataDelta, MetadataImage], None]
 LeadershipListener = Callable[[bool], None]
 _FAREWELL_S = 0.3  # how long a leader that stops waits for the others to hear of it
 _LAST_COMMIT_S = 2.0
-_NO_SPACE_RETRY_S = 0.5
 
 
 class MetadataUnavailable(Exception):
@@ -61,14 +57,6 @@ class MetadataUnavailable(Exception):
 
 class NotController(MetadataUnavailable):
     """This node is not the active controller, or stopped being it before the change was committed."""
-
-
-class _Pending(NamedTuple):
-    """A change that is in the log but not known to be committed."""
-
-    delta: MetadataDelta
-    image: MetadataImage
-    size_bytes: int
 
 
 class MetadataDriver:
@@ -90,12 +78,11 @@ class MetadataDriver:
         self.settings = static_settings
         """With dynamic values laid over; what the broker goes by."""
         self.image = MetadataImage()
-        """Everything committed."""
-        self.pending = MetadataImage()
-        """Everything in the log; what the next decision looks at."""
+        """Everything committed; only this is ever shown."""
         self.controller_endpoints: tuple[Endpoint, ...] = ()
         """Where this node serves the quorum: set before `start`, which makes of it how others reach it."""
         self.cluster_id = cluster_id
+        self._replica = MetadataReplica(store, pool)
         self._store = store
         self._log = store.log
         self._local = ReplicaKey(static_settings.node_id, directory_id)
@@ -111,13 +98,16 @@ class MetadataDriver:
         self._leadership_listeners: list[LeadershipListener] = []
         self._active_epoch: int | None = None
         self._leader_known = asyncio.Event()
-        self._uncommitted: deque[_Pending] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._waiters_epoch = -1
         self._unavailable: str | None = "the node is starting"
-        self._waits_for_room = False
         self._failure: BaseException | None = None
         self._snapshots = SnapshotSchedule(self)
+
+    @property
+    def pending(self) -> MetadataImage:
+        """Everything in the log; what the next decision looks at."""
+        return self._replica.pending
 
     @property
     def end_offset(self) -> int:
@@ -155,7 +145,7 @@ class MetadataDriver:
     @property
     def lacks_room(self) -> bool:
         """Whether the last that was to be written for the quorum found no room on the disk."""
-        return self._waits_for_room or self._log.lacks_room
+        return self._replica.lacks_room
 
     @property
     def is_sole_voter(self) -> bool:
@@ -192,10 +182,7 @@ class MetadataDriver:
     async def start(self) -> None:
         """Loads and joins the quorum; with one voter it leads it already. Raises `MetadataUnreadable`, OSError."""
         loop = asyncio.get_running_loop()
-        loaded = await loop.run_in_executor(self._pool, self._store.load)
-        image = loaded.delta.close(loaded.end_offset, loaded.last_epoch, loaded.timestamp_ms)
-        self.pending = image
-        self._uncommitted.append(_Pending(loaded.delta, image, 0))
+        loaded = await self._replica.load()
         self._snapshots.bytes_since = self._log.size_bytes
         self._store.directory.on_failed = self._directory_failed
         self._store.directory.start(loop, self._pool, sync_workers=1)
@@ -223,7 +210,7 @@ class MetadataDriver:
 
     async def stop(self) -> None:
         """Commits what is appended, hands leadership over, then lets go of the files."""
-        if self.is_leader and self._uncommitted and self._unavailable is None:
+        if self.is_leader and self._replica.has_uncommitted and self._unavailable is None:
             try:
                 await asyncio.wait_for(self.committed(self._log.end_offset), _LAST_COMMIT_S)
             except (TimeoutError, MetadataUnavailable) as error:
@@ -274,9 +261,10 @@ class MetadataDriver:
             raise NotController("leadership changed while the decision was written down")
         end_offset = offset + builder.record_count
         image = delta.close(end_offset, epoch, now_ms)
-        outcome = self._append_batch(builder.build(), delta, image)
+        outcome = self._replica.append(builder.build(), delta, image)
         if isinstance(outcome, Refusal):
             raise MetadataUnavailable(outcome.message)
+        self._wrote()
         runner = self._runner
         assert runner is not None
         runner.post(lambda at_ms: runner.quorum.appended(epoch, end_offset, at_ms))
@@ -301,16 +289,6 @@ class MetadataDriver:
         if not self.is_leader:
             raise NotController("this node is not the active controller")
 
-    def _append_batch(self, batch: bytearray, delta: MetadataDelta, image: MetadataImage) -> int | Refusal:
-        result = self._log.append_as_leader(batch, image.epoch, image.timestamp_ms, origin="coordinator")
-        self._waits_for_room = isinstance(result, Refusal) and self._store.directory.failure is None
-        if isinstance(result, Refusal):
-            return result
-        self.pending = image
-        self._uncommitted.append(_Pending(delta, image, len(batch)))
-        self._wrote()
-        return result.end_offset
-
     def _wrote(self) -> None:
         if not self._store.flushes:
             asyncio.get_running_loop().call_soon(self._synced, self._log.end_offset)
@@ -324,98 +302,29 @@ class MetadataDriver:
     # --- what the quorum asks for (`MetadataKeeper`) ----------------------------------------------------------
 
     async def persist(self, state: ElectionState) -> None:
-        """On a full disk it waits for room: who cannot remember its vote has none yet, but need not give up."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                await loop.run_in_executor(self._pool, self._store.write_election_state, state)
-            except OSError as error:
-                if error.errno not in NO_SPACE_ERRORS:
-                    raise
-                log.warning("the election state waits for room on the disk: %s", error)
-                self._waits_for_room = True
-                await asyncio.sleep(_NO_SPACE_RETRY_S)
-            else:
-                self._waits_for_room = False
-                return
+        await self._replica.persist(state)
 
     def append_control(self, change: LeaderChange | VotersChange) -> int | Refusal:
-        now_ms = self._store.clock.now_ms()
-        if isinstance(change, LeaderChange):
-            batch = build_leader_change(change, now_ms)
-        else:
-            assert self._core is not None
-            is_first = self._core.history.is_first
-            batch = build_voters(change.voters, change.epoch, now_ms, with_version=is_first)
-            log.info("the voters are now %s", sorted(change.voters.ids))
-        count = next(header.record_count for _, header in iter_headers(batch))
-        delta = MetadataDelta(self.pending)
-        image = delta.close(self._log.end_offset + count, change.epoch, now_ms)
-        return self._append_batch(batch, delta, image)
+        core = self._core
+        outcome = self._replica.append_control(change, first_voters=core is not None and core.history.is_first)
+        if not isinstance(outcome, Refusal):
+            self._wrote()
+        return outcome
 
     async def replicate(self, records: Any) -> list[tuple[int, VoterSet]] | Refusal:
-        """Writes what the leader sent, and replays it into `pending`."""
-        start = self._log.end_offset
-        first = next((header.base_offset for _, header in iter_headers(records)), -1)
-        if first != start:
-            return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log ends at {start}, the leader sent {first}")
-        delta = MetadataDelta(self.pending)
-        timestamp_ms = await replay_in_turns(records, delta)
-        result = self._log.append_as_follower(records, self.epoch)
-        if isinstance(result, Refusal):
-            return result
-        if self._log.end_offset != next_offset(records):
-            raise AssertionError("a part of what the leader sent was written")
-        image = delta.close(self._log.end_offset, self._store.view.last_epoch, timestamp_ms)
-        self.pending = image
-        self._uncommitted.append(_Pending(delta, image, len(records)))
-        self._wrote()
-        return voters_in(records)
+        outcome = await self._replica.replicate(records, self.epoch)
+        if not isinstance(outcome, Refusal):
+            self._wrote()
+        return outcome
 
     async def truncate(self, end_offset: int) -> None:
-        """The leader has another history: ours is cut, in the log and in `pending`."""
-        log.info("the metadata log is cut from %d to %d", self._log.end_offset, end_offset)
-        self._log.truncate_to(end_offset)
-        end_offset = self._log.end_offset
-        while self._uncommitted and self._uncommitted[-1].image.end_offset > end_offset:
-            self._uncommitted.pop()
-        kept = self._uncommitted[-1].image if self._uncommitted else self.image
-        if kept.end_offset < end_offset:
-            loop = asyncio.get_running_loop()
-            delta, image = await loop.run_in_executor(self._pool, self._store.replay_behind, kept)
-            self._uncommitted.append(_Pending(delta, image, 0))
-            kept = image
-        self.pending = kept
-        if self._store.directory.commit is not None:
-            self._store.directory.commit.request(self._log, end_offset)
+        await self._replica.truncate(end_offset)
 
     async def take_chunk(self, chunk: SnapshotChunk) -> VoterSet | bool | None:
-        loop = asyncio.get_running_loop()
-        write, receive = self._store.write_chunk, self._store.receive_snapshot
-        try:
-            await loop.run_in_executor(self._pool, write, chunk.snapshot, chunk.position, chunk.data)
-            if not chunk.is_last:
-                return True
-            image, voters = await loop.run_in_executor(self._pool, receive, chunk.snapshot)
-        except MetadataUnreadable as error:
-            log.error("the leader's snapshot is of no use: %s", error)
-            return False
-        except OSError as error:
-            if error.errno not in NO_SPACE_ERRORS:
-                raise
-            log.warning("the leader's snapshot waits for room on the disk: %s", error)
-            return False
-        delta = await loop.run_in_executor(self._pool, delta_between, self.image, image)
-        self._store.begin_behind(chunk.snapshot)
-        self._uncommitted.clear()
-        self._uncommitted.append(_Pending(delta, image, 0))
-        self.pending = image
-        log.info("metadata snapshot %s taken from the leader", chunk.snapshot.file_name)
-        return voters
+        return await self._replica.take_chunk(chunk)
 
     def commit(self, high_watermark: int) -> None:
-        while self._uncommitted and self._uncommitted[0].image.end_offset <= high_watermark:
-            change = self._uncommitted.popleft()
+        for change in self._replica.take_committed(high_watermark):
             self.image = change.image
             self._snapshots.bytes_since += change.size_bytes
             if not change.delta.is_empty:
@@ -498,7 +407,7 @@ class MetadataDriver:
     @property
     def can_snapshot(self) -> bool:
         """Whether all of the log is committed: then it can be split exactly at its end."""
-        return self._unavailable is None and self._log.end_offset == self.image.end_offset
+        return self._unavailable is None and self._replica.is_all_committed
 
     def split_log(self) -> MetadataImage:
         """A new segment begins where this image ends, so that what lies in front can go."""
@@ -510,11 +419,5 @@ class MetadataDriver:
         core = self._core
         assert core is not None
         voters = core.history.at(image.end_offset)
-        loop = asyncio.get_running_loop()
-        written = voters if core.history.is_written and voters.is_pinned else None
-        snapshot = await loop.run_in_executor(self._pool, self._store.write_snapshot, image, written)
-        view = self._store.view
-        if view.snapshot is None or view.snapshot < snapshot:
-            view.snapshot = snapshot
-        self._log.delete_records_before(snapshot.end_offset)
-        log.info("metadata snapshot %s written", snapshot.file_name)
+        is_written = core.history.is_written and voters.is_pinned
+        await self._replica.write_snapshot(image, voters if is_written else None)
