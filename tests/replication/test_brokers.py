@@ -47,6 +47,34 @@ def test_what_is_acknowledged_is_on_every_replica() -> None:
     run(story)
 
 
+def test_partitions_are_shared_out_over_fetchers() -> None:
+    """Each has one, also when their number changes under way; a fetch that waits holds up its own share only."""
+
+    async def story() -> None:
+        async with running(2, num_replica_fetchers="3") as cluster:
+            topics = [f"t{number}" for number in range(8)]
+            for topic in topics:
+                cluster.create(topic, replicas=(1, 2), min_insync_replicas="2")
+                assert (await cluster.produce("one", topic=topic)).error_code == 0
+            broker = cluster.brokers[2]
+            fetchers = broker.replicas.fetchers
+
+            def shares() -> list[int]:
+                return [len(fetcher) for fetcher in fetchers._fetchers.values() if len(fetcher)]
+
+            assert sum(shares()) == 8
+            assert len(shares()) == 3
+            broker.driver.settings = broker.settings.overlay({"num.replica.fetchers": "1"})
+            for topic in topics:
+                broker.replicas.refresh_settings(cluster.replica(2, topic))
+            assert shares() == [8]
+            for topic in topics:
+                assert (await cluster.produce("two", topic=topic)).error_code == 0
+                await all_alike(cluster, 1, 2, topic=topic)
+
+    run(story)
+
+
 def test_a_leader_fails_and_another_goes_on() -> None:
     async def story() -> None:
         async with running() as cluster:

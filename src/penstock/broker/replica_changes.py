@@ -130,6 +130,7 @@ class ReplicaChanges:
     def refresh_settings(self, partition: Partition) -> None:
         """Settings changed: the log's and the leader's follow."""
         partition.log.config = self._broker.log_config(partition.topic)
+        self.fetchers.settings_changed(partition)
         partition.set_min_isr(self._topic_settings(partition.topic).min_insync_replicas)
 
     def _count(self, before: int, after: int) -> None:

@@ -1,10 +1,11 @@
-"""Followers: one task per leader broker fetches for all partitions that follow it.
+"""Followers: one task per leader broker (or `num.replica.fetchers`) fetches for all partitions that follow it.
 
 A fetch is a question and an acknowledgement in one: what is asked for says what this broker has counted. So with
 `flush.mode=ack` the next fetch waits for the fsync of what the last one brought; one fsync serves all its partitions.
 
 Hard rules:
-- One fetch at a time per leader, and an answer counts only for the fetch it answers (`Partition.apply_fetched`).
+- A partition has one fetcher, which has one fetch under way; an answer counts only for the fetch it answers
+  (`Partition.apply_fetched`).
 - A partition that cannot go on is left out for a while; it never holds up the others. One whose disk has no room
   tells its leader so first: the leader is not to wait for it.
 - When partitions come while a fetch waits at the leader, the fetch is given up: a new leader is not to wait for an
@@ -14,7 +15,8 @@ Hard rules:
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 from penstock.broker.addresses import peer_address
 from penstock.broker.background import report_fault
@@ -62,28 +64,51 @@ class Followed:
         self.told_lack = False
 
 
+class Slot(NamedTuple):
+    """Which fetcher a partition belongs to."""
+
+    leader_id: int
+    number: int  # among the fetchers of that leader
+
+
 class ReplicaFetchers:
-    """All fetchers of a broker, by leader."""
+    """All fetchers of a broker, by leader and number."""
 
     def __init__(self, broker: "Broker", counters: ReplicationCounters) -> None:
         self._broker = broker
         self._counters = counters
-        self._fetchers: dict[int, LeaderFetcher] = {}
+        self._fetchers: dict[Slot, LeaderFetcher] = {}
         self._stopped = False
 
     def follow(self, partition: Partition) -> None:
         """Fetches from the leader that the partition names now, and from no other."""
-        follower = partition.follower
-        leader_id = follower.leader_id if follower is not None else NO_LEADER
+        slot = self._slot(partition)
         for known, fetcher in list(self._fetchers.items()):
-            if known != leader_id:
+            if known != slot:
                 fetcher.remove(partition)
-        if leader_id == NO_LEADER or self._stopped:
+        if slot.leader_id == NO_LEADER or self._stopped:
             return
-        fetcher_for = self._fetchers.get(leader_id)
+        fetcher_for = self._fetchers.get(slot)
         if fetcher_for is None:
-            fetcher_for = self._fetchers[leader_id] = LeaderFetcher(self._broker, leader_id, self)
+            fetcher_for = self._fetchers[slot] = LeaderFetcher(self._broker, slot, self)
         fetcher_for.add(partition)
+
+    def settings_changed(self, partition: Partition) -> None:
+        """There may be more fetchers now, or fewer: one that another has to take is handed over."""
+        slot = self._slot(partition)
+        if slot.leader_id != NO_LEADER and not any(
+            known == slot and partition in fetcher for known, fetcher in self._fetchers.items()
+        ):
+            self.follow(partition)
+
+    def _slot(self, partition: Partition) -> Slot:
+        """By a hash that is the same in every process: Python's own of bytes is not."""
+        follower = partition.follower
+        if follower is None:
+            return Slot(NO_LEADER, 0)
+        count = self._broker.settings.num_replica_fetchers
+        number = (crc32(partition.topic_id) + partition.index) % count if count > 1 else 0
+        return Slot(follower.leader_id, number)
 
     def forget(self, partition: Partition) -> None:
         for fetcher in list(self._fetchers.values()):
@@ -91,8 +116,8 @@ class ReplicaFetchers:
 
     def idle(self, fetcher: "LeaderFetcher") -> None:
         """It has no partitions left and ends."""
-        if self._fetchers.get(fetcher.leader_id) is fetcher:
-            del self._fetchers[fetcher.leader_id]
+        if self._fetchers.get(fetcher.slot) is fetcher:
+            del self._fetchers[fetcher.slot]
 
     def brokers_changed(self) -> None:
         """Addresses may be new: who pauses because of an old one goes on."""
@@ -123,8 +148,9 @@ class ReplicaFetchers:
 class LeaderFetcher:
     """Fetches from one leader until no partition follows it any more."""
 
-    def __init__(self, broker: "Broker", leader_id: int, owner: ReplicaFetchers) -> None:
-        self.leader_id = leader_id
+    def __init__(self, broker: "Broker", slot: Slot, owner: ReplicaFetchers) -> None:
+        self.slot = slot
+        self.leader_id = slot.leader_id
         self._broker = broker
         self._owner = owner
         self._followed: dict[Key, Followed] = {}
@@ -139,6 +165,10 @@ class LeaderFetcher:
 
     def __len__(self) -> int:
         return len(self._followed)
+
+    def __contains__(self, partition: Partition) -> bool:
+        known = self._followed.get((partition.topic_id, partition.index))
+        return known is not None and known.partition is partition
 
     def add(self, partition: Partition) -> None:
         key = (partition.topic_id, partition.index)
@@ -215,9 +245,8 @@ class LeaderFetcher:
             return None
         request = self._session.request(asked, lambda key: self._followed[key].partition, broker, settings)
         timeout_ms = settings.replica_fetch_wait_max_ms + settings.replica_socket_timeout_ms
-        sending = asyncio.ensure_future(
-            broker.peers.request_frame(address, request, timeout_ms, channel=f"replica-{self._channel}")
-        )
+        channel = f"replica-{self.slot.number * _CHANNELS + self._channel}"
+        sending = asyncio.ensure_future(broker.peers.request_frame(address, request, timeout_ms, channel=channel))
         try:
             if not await self._answered(sending):
                 self._give_up()

@@ -14,10 +14,10 @@ class ReplicationSettings(PeerSettings, frozen=True, kw_only=True):
     num_replica_fetchers: Annotated[
         int,
         Int(
-            "Fetchers per source broker.",
+            "Fetches under way to each broker at a time, each for its share of the partitions that follow it. One is "
+            "enough but where partitions of fast and slow disks, or long ways, share a broker.",
             at_least=1,
             update=CLUSTER_WIDE,
-            no_effect="one fetch per leader carries all its partitions, and no thread is behind it",
         ),
     ] = 1
     replica_lag_time_max_ms: Annotated[
