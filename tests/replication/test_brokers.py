@@ -47,6 +47,25 @@ def test_what_is_acknowledged_is_on_every_replica() -> None:
     run(story)
 
 
+def test_readers_of_followers_do_not_wait_for_the_next_record() -> None:
+    """A commit is told to followers at once where consumers read from them, however long their fetches wait."""
+
+    async def story() -> None:
+        selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+        async with running(2, replica_selector_class=selector, replica_fetch_wait_max_ms="30000") as cluster:
+            cluster.create(replicas=(1, 2), min_insync_replicas="2")
+            for number in range(3):
+                assert (await cluster.produce(f"v{number}")).error_code == 0
+                async with asyncio.timeout(5):
+                    found = await consume_from(cluster.brokers[2], number, max_wait_ms=20_000)
+                assert (found.error_code, found.high_watermark) == (0, number + 1)
+                assert found.records
+            requests = len(cluster.brokers[2].peers.requests)  # type: ignore[attr-defined]
+            assert requests <= 3 * 3 + 3, "each is told once"
+
+    run(story)
+
+
 def test_partitions_are_shared_out_over_fetchers() -> None:
     """Each has one, also when their number changes under way; a fetch that waits holds up its own share only."""
 

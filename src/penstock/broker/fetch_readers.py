@@ -27,6 +27,10 @@ Wanted = Sequence[tuple[Key, FetchPartition]]
 
 
 class Reader(Protocol):
+    @property
+    def awaits_watermark(self) -> bool:
+        """Whether a watermark that this reader was not told of is worth an answer by itself."""
+
     def acknowledge(self, wanted: Wanted) -> None:
         """Once per request, before anything is planned: what the request itself says of its sender."""
 
@@ -38,6 +42,7 @@ class Reader(Protocol):
 
 class ConsumerReader:
     __slots__ = ("_broker", "_committed", "_context", "_rack")
+    awaits_watermark = False
 
     def __init__(self, broker: "Broker", context: RequestContext, request: DecodedFetch) -> None:
         self._broker = broker
@@ -89,10 +94,13 @@ class ConsumerReader:
 
 
 class ReplicaReader:
-    __slots__ = ("_allowed", "_broker", "_epoch", "_replica_id")
+    __slots__ = ("_allowed", "_broker", "_epoch", "_replica_id", "awaits_watermark")
 
     def __init__(self, broker: "Broker", context: RequestContext, request: DecodedFetch) -> None:
         self._broker = broker
+        # Its own readers wait for it (KIP-392). Where there are none, the news can wait for the next records: telling
+        # it at once costs every follower a round trip per commit.
+        self.awaits_watermark = broker.static_settings.replica_selector_class is not None
         self._replica_id = request.replica_id
         self._epoch = request.replica_epoch
         self._allowed = broker.gate.allows_cluster(context, Operation.CLUSTER_ACTION)
@@ -132,6 +140,8 @@ class ReplicaReader:
         if not isinstance(partition, Partition):
             return None
         partition.watch_end(watcher)
+        if self.awaits_watermark:
+            partition.watch(watcher)
         return partition
 
 

@@ -235,10 +235,19 @@ class ParkedFetch:
             elif plan.error or plan.diverging is not None or plan.preferred_read_replica >= 0:
                 # A reader that is ahead of this replica waits like one at its end.
                 urgent = urgent or plan.error is not ErrorCode.OFFSET_NOT_AVAILABLE
+        if not urgent and self._reader.awaits_watermark:
+            urgent = self._has_newer_watermark(plans)
         if total >= self._request.min_bytes or urgent or self._request.max_wait_ms <= 0 or not plans:
             self.answer(plans)
             return True
         return False
+
+    def _has_newer_watermark(self, plans: list[tuple[Key, FetchPlan]]) -> bool:
+        """Whether a partition has committed more than its follower was told; only a session remembers that."""
+        session = self._outcome.session
+        return session is not None and any(
+            plan.high_watermark > session.shown.get(key, NOTHING_SHOWN).high_watermark for key, plan in plans
+        )
 
     def answer_now(self) -> None:
         if not self._done:
