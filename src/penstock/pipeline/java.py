@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.pipeline.errors import PipelineError
-from penstock.pipeline.shipping import cache_directory
+from penstock.pipeline.shipping import cached_script
 
 OLDEST, NEWEST = 17, 21
 _VERSION = re.compile(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)')
@@ -87,13 +87,4 @@ def _brought_along() -> str | None:
     major = _major_version(java)
     if major is None or not OLDEST <= major <= NEWEST:
         return None
-    script = _WRAPPER.format(java=java)
-    home = cache_directory(f"java-{major}", script.encode())
-    target = home / "bin" / "java"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f"java.{os.getpid()}")
-        partial.write_text(script)
-        partial.chmod(0o755)
-        partial.rename(target)
-    return str(home)
+    return str(cached_script(f"java-{major}", "bin/java", _WRAPPER.format(java=java)))

@@ -7,7 +7,6 @@ source, checkpoints by rename where the disk is local, temporary files inside th
 import os
 import re
 import signal
-import sys
 import threading
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +14,7 @@ from typing import Any
 
 from penstock.pipeline.errors import PipelineError
 from penstock.pipeline.java import find_java_home
-from penstock.pipeline.shipping import code_archive
+from penstock.pipeline.shipping import code_archive, worker_python
 
 TASK_ATTEMPTS = 4
 _SETTINGS = {
@@ -36,6 +35,14 @@ _LOCAL_SETTINGS = {
     ),
 }
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_LOGGING = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %m%n%ex{short}
+"""
 _LOCAL = re.compile(r"local(?:\[([\w*]+)\])?")
 _ENVIRONMENT = "environment"  # the name under which an environment archive is unpacked on executors
 
@@ -56,11 +63,13 @@ def make_session(
         os.environ["JAVA_HOME"] = java_home
     master = _with_retries(master or settings.get("spark.master") or "local[*]")
     values = _settings(master, settings, scratch, archives)
+    # PySpark looks only into the environment for the Python of its executors.
     if master.startswith("local"):
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = worker_python()
+    elif "spark.pyspark.python" in settings:
+        os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
     elif archives is not None:
         os.environ["PYSPARK_PYTHON"] = f"./{_ENVIRONMENT}/bin/python"
-        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.appName(f"penstock {name}").master(master)
     for key, value in values.items():
         builder = builder.config(key, value)
@@ -75,6 +84,8 @@ def make_session(
         ) from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupted)  # Spark takes Ctrl-C for itself; jobs end in their own way
+    if not master.startswith("local"):
+        session.sparkContext.addPyFile(code_archive())
     return session
 
 
@@ -82,18 +93,18 @@ def _settings(master: str, given: Mapping[str, str], scratch: str | None, archiv
     values = dict(_SETTINGS)
     if master.startswith("local"):
         values |= _LOCAL_SETTINGS
-    else:
-        values["spark.submit.pyFiles"] = code_archive()
     if archives is not None:
         values["spark.archives"] = f"{archives}#{_ENVIRONMENT}"
     if scratch is not None:
         values |= {"spark.local.dir": scratch, "spark.sql.warehouse.dir": f"{scratch}/warehouse"}
-        values[_JAVA_OPTIONS] = f"-Djava.io.tmpdir={scratch}"
+        os.makedirs(scratch, exist_ok=True)
+        logging = os.path.join(scratch, "log4j2.properties")
+        with open(logging, "w") as file:
+            file.write(_LOGGING)
+        values[_JAVA_OPTIONS] = f"-Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile=file:{logging}"
     for key, value in given.items():
         if key == _JAVA_OPTIONS and key in values:
             values[key] += f" {value}"
-        elif key == "spark.submit.pyFiles" and key in values:
-            values[key] += f",{value}"
         else:
             values[key] = value
     return values

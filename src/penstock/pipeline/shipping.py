@@ -10,6 +10,7 @@ import importlib.util
 import io
 import os
 import py_compile
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from pathlib import Path
 
 _ROOMS = ("client", "model", "net", "pipeline", "records", "wire")
 """Of `penstock`, what source, sink and tasks import: a room looks only down."""
+_ONLY_SOURCE = frozenset({"penstock/pipeline/kernels.py"})
+"""numba finds the place of its cache by where a source file is, which a compiled module does not say."""
 _WHEN = (1980, 1, 1, 0, 0, 0)  # the same bytes whenever it is made
 
 
@@ -24,6 +27,39 @@ def cache_directory(name: str, content: bytes) -> Path:
     """`<cache>/penstock/<name>-<digest>`; not made."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "penstock" / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}"
+
+
+def cached_script(name: str, place: str, script: str) -> Path:
+    """The directory in which the executable script is, at `place`; written if it is not there yet."""
+    directory = cache_directory(name, script.encode())
+    target = directory / place
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f"{target.name}.{os.getpid()}")
+        partial.write_text(script)
+        partial.chmod(0o755)
+        partial.rename(target)
+    return directory
+
+
+_WORKER_PYTHON = """#!/bin/sh
+# Spark puts zips of its sources before the installed package: the same modules, but compiled anew in every process,
+# for a second each time.
+kept=
+IFS=:
+for place in $PYTHONPATH; do
+  case $place in
+    */python/lib/pyspark.zip | */python/lib/py4j-*-src.zip) ;;
+    *) kept="$kept:$place" ;;
+  esac
+done
+PYTHONPATH="${kept#:}" exec "%s" "$@"
+"""
+
+
+def worker_python() -> str:
+    """This Python, for workers on this machine."""
+    return str(cached_script("python", "python", _WORKER_PYTHON % sys.executable) / "python")
 
 
 def code_archive() -> str:
@@ -65,6 +101,8 @@ def _zip(sources: list[tuple[str, Path]]) -> bytes:
         compiled = os.path.join(scratch, "module.pyc")
         for name, path in sources:
             archive.writestr(zipfile.ZipInfo(name, _WHEN), path.read_bytes(), zipfile.ZIP_DEFLATED)
+            if name in _ONLY_SOURCE:
+                continue
             mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
             py_compile.compile(str(path), compiled, dfile=name, doraise=True, invalidation_mode=mode)
             archive.writestr(zipfile.ZipInfo(f"{name}c", _WHEN), Path(compiled).read_bytes(), zipfile.ZIP_DEFLATED)
