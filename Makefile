@@ -4,13 +4,17 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check soak sim bench bench-parts generate clean
+.PHONY: run test test-differential check soak sim bench bench-parts bench-pipeline generate clean
 
 run: $(VENV)/.installed-run
 	$(BIN)/penstock up
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadgroup --no-loadscope-reorder
+
+# The Spark source beside Spark's own Kafka connector, which Maven fetches from Maven Central.
+test-differential: $(VENV)/.installed-pipeline
+	PENSTOCK_DIFFERENTIAL=1 $(BIN)/python -m pytest tests/pipeline/test_differential.py --timeout=1200
 
 check: $(STAMP)
 	$(BIN)/ruff check src tests bench
@@ -31,6 +35,9 @@ bench: $(STAMP)
 bench-parts: $(STAMP)
 	$(BIN)/python -m bench.broker
 
+bench-pipeline: $(VENV)/.installed-pipeline
+	$(BIN)/python -m bench.pipeline
+
 generate: $(STAMP)
 	$(BIN)/python -m penstock.wire.generate
 	$(BIN)/python -m penstock.wire.compatibility_page
@@ -47,6 +54,10 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $(STAMP) $(VENV)/.installed-run
+
+$(VENV)/.installed-pipeline: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable ".[dev,pipeline]"
+	touch $@
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist

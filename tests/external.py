@@ -92,6 +92,24 @@ def kafka_jars() -> Path:
     return target
 
 
+@_once_or_skip
+def spark_connector_jars() -> list[Path]:
+    """The jars of Spark's own Kafka connector, fetched from Maven Central once."""
+    return sorted(obtain_spark_connector().glob("*.jar"))
+
+
+def obtain_spark_connector() -> Path:
+    """For those who are no tests: raises `Unavailable`."""
+    if shutil.which("mvn") is None:
+        raise Unavailable("mvn is not installed: Spark's Kafka connector is fetched with Maven")
+    pom = JAVA_SOURCES / "spark" / "pom.xml"
+    target = CACHE / f"spark-connector-{_digest(pom)}"
+    with _locked("spark-connector"):
+        if not target.exists():
+            _copy_dependencies(pom, target)
+    return target
+
+
 def _copy_dependencies(pom: Path, target: Path) -> None:
     partial = target.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -110,7 +128,7 @@ def _copy_dependencies(pom: Path, target: Path) -> None:
     except subprocess.TimeoutExpired:
         raise Unavailable(f"Maven Central did not answer within {INSTALL_SECONDS} s") from None
     if done.returncode != 0:
-        raise Unavailable(f"Kafka's jars cannot be fetched from Maven Central: {done.stdout[-600:]}")
+        raise Unavailable(f"the jars of {pom} cannot be fetched from Maven Central: {done.stdout[-600:]}")
     partial.rename(target)
 
 

@@ -31,8 +31,8 @@ from pyspark.sql.types import StructType
 from penstock.client.errors import ClientError
 from penstock.client.types import TopicPartition
 from penstock.pipeline.errors import PipelineError
-from penstock.pipeline.fetching import output_schema, read_ranges
 from penstock.pipeline.filters import EVERYTHING, read_filters
+from penstock.pipeline.formats.columns import output_schema
 from penstock.pipeline.group_names import name_of, tell_name
 from penstock.pipeline.limits import Admission
 from penstock.pipeline.offsets import Offsets, split_start, to_json_dict, with_start
@@ -102,6 +102,8 @@ class _Reading:
         self.source_options = options
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        from penstock.pipeline.fetching import read_ranges  # with compiled loops, which planners need not load
+
         # Spark collects garbage after every task; what is there by now need not be looked at each time.
         gc.freeze()
         if partition.token is not None and partition.ranges:

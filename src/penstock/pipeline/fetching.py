@@ -17,10 +17,9 @@ from penstock.client.types import EARLIEST, TopicPartition
 from penstock.model.errors import ErrorCode
 from penstock.pipeline.decode import BatchDecoder
 from penstock.pipeline.errors import PipelineError
-from penstock.pipeline.formats.columns import TypedColumns
+from penstock.pipeline.formats.columns import TypedColumns, plain_schema
 from penstock.pipeline.options import SourceOptions
 from penstock.pipeline.planning import OffsetRange, report_loss
-from penstock.pipeline.schema import arrow_schema
 from penstock.records.batch import CorruptBatch, iter_headers
 
 _TOPIC_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
@@ -50,16 +49,6 @@ def read_ranges(options: SourceOptions, ranges: list[OffsetRange]) -> Iterator[p
     if options.formats.is_plain:
         return rows
     return map(TypedColumns(options.formats, plain_schema(options)).apply, rows)
-
-
-def plain_schema(options: SourceOptions) -> pa.Schema:
-    return arrow_schema(headers=options.headers, batch_info=options.batch_info, corrupt=options.report_corrupt)
-
-
-def output_schema(options: SourceOptions) -> pa.Schema:
-    """The columns that a query with these options gets."""
-    plain = plain_schema(options)
-    return plain if options.formats.is_plain else TypedColumns(options.formats, plain).typed_schema
 
 
 def _read_plain(options: SourceOptions, ranges: list[OffsetRange]) -> Iterator[pa.RecordBatch]:

@@ -28,7 +28,6 @@ from penstock.client.raw import RawClient
 from penstock.client.transactions import BatchWriter, Prepared, TransactionalWriter, speaks_two_phase
 from penstock.pipeline.abandoned import ID_PREFIX, JOB_PREFIX, abort_losers, refuse_late_job
 from penstock.pipeline.decisions import Decision, finish, forget, make_topic, read_decisions, write_decision
-from penstock.pipeline.encode import encode_payloads, finish_batch, partition_rows, read_rows
 from penstock.pipeline.errors import BrokerAway, PipelineError
 from penstock.pipeline.formats.columns import TypedRows
 from penstock.pipeline.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, SinkOptions
@@ -202,6 +201,9 @@ def _now_ms() -> int:
 async def _write_rows(
     cluster: Cluster, writer: BatchWriter, options: SinkOptions, batch: pa.RecordBatch, spare: int
 ) -> None:
+    # With compiled loops, which the driver's part of a sink need not load.
+    from penstock.pipeline.encode import encode_payloads, finish_batch, partition_rows, read_rows
+
     transactional = writer.transactional_id is not None
     for topic, part in _by_topic(options, batch):
         info = await cluster.topic(topic, cluster.options.request_timeout_ms)

@@ -4,7 +4,7 @@ Bad records stop the query with their position and the reason (`mode=FAILFAST`),
 (`mode=PERMISSIVE`: columns `keyError` and `valueError` with the reason and the bytes).
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,9 +13,24 @@ from penstock.pipeline.errors import PipelineError
 from penstock.pipeline.formats.codec import BadRecord, BinaryCodec, Codec, StringCodec
 from penstock.pipeline.formats.framing import add_frames, split_frames
 from penstock.pipeline.formats.options import Format, Formats
+from penstock.pipeline.schema import arrow_schema
+
+if TYPE_CHECKING:
+    from penstock.pipeline.options import SourceOptions
 
 ERROR_TYPE = pa.struct([pa.field("reason", pa.string()), pa.field("bytes", pa.binary())])
 _SIDES = ("key", "value")
+
+
+def plain_schema(options: "SourceOptions") -> pa.Schema:
+    """The columns as they come out of batches."""
+    return arrow_schema(headers=options.headers, batch_info=options.batch_info, corrupt=options.report_corrupt)
+
+
+def output_schema(options: "SourceOptions") -> pa.Schema:
+    """The columns that a query with these options gets."""
+    plain = plain_schema(options)
+    return plain if options.formats.is_plain else TypedColumns(options.formats, plain).typed_schema
 
 
 def make_codec(said: Format, option: str) -> Codec:

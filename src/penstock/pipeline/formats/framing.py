@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.pipeline.decode import binary_of_spans
 from penstock.pipeline.formats.codec import BadRecord
 
 _MAGIC = 0
@@ -25,6 +24,8 @@ class Unframed(NamedTuple):
 
 
 def split_frames(column: pa.Array) -> Unframed:
+    from penstock.pipeline.decode import binary_of_spans  # with compiled loops, which planners need not load
+
     count = len(column)
     if count == 0:
         return Unframed(pa.array([], pa.int32()), column, [])
