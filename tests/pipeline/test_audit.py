@@ -9,6 +9,7 @@ import confluent_kafka
 import pytest
 from crc32c import crc32c
 
+from penstock.cli.main import cli
 from penstock.client.audit import AuditOptions
 from penstock.client.sync import Admin, Producer
 from penstock.records.batch import BatchHeader, iter_headers
@@ -118,8 +119,7 @@ def test_what_real_clients_wrote_passes(spark: Any, own_broker: Broker, tmp_path
 def test_a_damaged_archive_is_found(spark: Any, own_broker: Broker, tmp_path: Path) -> None:
     table = tmp_path / "table"
     context = JobContext(own_broker.bootstrap, spark=spark)
-    for name in ("plain", "exact", "counted"):
-        archive(context, [name], table=str(table))
+    archive(context, ["plain", "exact", "counted"], table=str(table))
     by_topic = {file.topic: table / file.path for file in files_of(table)}
     rows = pq.read_table(by_topic["plain"])
     pq.write_table(rows.slice(0, 42).take([*range(41), 40]), by_topic["plain"])  # loses 41 and more, doubles 40
@@ -149,8 +149,10 @@ def files_of(table: Path) -> list[Any]:
     return opened.files()
 
 
-def test_damaged_logs_are_found(spark: Any, own_broker: Broker) -> None:
-    """Last of this page: nothing is whole afterwards."""
+def test_damaged_logs_are_found(
+    spark: Any, own_broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command, whose exit code says so. Last of this page: nothing is whole afterwards."""
     own_broker.stop()
 
     def cut(batches: list[tuple[BatchHeader, bytearray]]) -> None:
@@ -169,16 +171,26 @@ def test_damaged_logs_are_found(spark: Any, own_broker: Broker) -> None:
     rewrite_log(own_broker, "trimmed", flip)
     rewrite_log(own_broker, "counted", cut_last_half)
     own_broker.start()
-    summary = run(spark, own_broker, TOPICS)
-    assert not summary.passed
-    found = {(finding.kind, finding.topic) for finding in summary.findings if finding.severity == "fail"}
+
+    class Shared(JobContext):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{**options, "spark": spark})
+
+    monkeypatch.setattr("penstock.pipeline.job.JobContext", Shared)
+    arguments = ["pipeline", "audit", *TOPICS, "-b", own_broker.bootstrap, "--audit-topic", AUDIT.topic, "--json"]
+    with pytest.raises(SystemExit) as ended:
+        cli(arguments, prog_name="penstock")
+    assert ended.value.code == 1
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["passed"] is False
+    found = {(row["kind"], row["topic"]) for row in summary["rows"] if row["severity"] == "fail"}
     assert ("gap", "plain") in found
     assert ("sequence_gap", "plain") in found
     assert ("sequence_gap", "stamped") in found
     assert ("crc", "trimmed") in found
     assert ("counter_loss", "counted") in found
-    [gap] = [finding for finding in summary.findings if finding.kind == "gap" and finding.topic == "plain"]
-    assert (gap.first_offset, gap.end_offset, gap.records) == (40, 50, 10)
+    [gap] = [row for row in summary["rows"] if (row["kind"], row["topic"]) == ("gap", "plain")]
+    assert (gap["first_offset"], gap["end_offset"], gap["records"]) == (40, 50, 10)
     assert not found & {(kind, "exact") for kind in ("gap", "sequence_gap", "crc", "counter_loss")}
 
 

@@ -40,17 +40,22 @@ class ArchiveAudit(NamedTuple):
     findings: list[Finding]
 
 
+def open_archive(root: str, storage_options: Mapping[str, str] | None) -> ArchiveTable:
+    """Raises where there is none, before anything costly begins."""
+    table = ArchiveTable(Storage.of(root, storage_options))
+    table.load()
+    return table
+
+
 def compare_archive(
     context: JobContext,
-    root: str,
-    storage_options: Mapping[str, str] | None,
+    table: ArchiveTable,
     facts: Mapping[tuple[str, int], PartitionFacts],
     stable_ends: Mapping[TopicPartition, int],
     unreadable: Sequence[Finding],
 ) -> ArchiveAudit:
     """`unreadable` are spans of the topics that the scan found damaged: they are not read again."""
-    table = ArchiveTable(Storage.of(root, storage_options))
-    table.load()
+    table.load()  # what was archived meanwhile counts
     topics = {topic for topic, _ in facts}
     files = [file for file in table.files() if file.topic in topics]
     context.progress("check files", 0, len(files), "files")
@@ -75,7 +80,9 @@ def compare_archive(
     findings += _compare(context, rows, ranges)
     findings += _holes(context.spark, rows, facts.values())
     compared = sum(piece.end - piece.start for r in ranges for piece in r.pieces())
-    return ArchiveAudit(root, len(files), sum(row.records for row in spans.values()), compared, findings)
+    return ArchiveAudit(
+        table.storage.root, len(files), sum(row.records for row in spans.values()), compared, findings
+    )
 
 
 def _range(

@@ -15,7 +15,8 @@ import pyarrow as pa
 from penstock.client.audit import AUDIT_TOPIC
 from penstock.client.types import EARLIEST, LATEST, TopicPartition
 from penstock.pipeline import audit_frames as frames
-from penstock.pipeline.audit_compare import ArchiveAudit, compare_archive
+from penstock.pipeline.archive_table import ArchiveTable
+from penstock.pipeline.audit_compare import ArchiveAudit, compare_archive, open_archive
 from penstock.pipeline.audit_counters import CellKey, Counters, decide_counters, latency_percentiles, replay_counters
 from penstock.pipeline.audit_findings import Finding, count_kinds, in_order, passed
 from penstock.pipeline.audit_report import AuditResult, make_page
@@ -65,14 +66,15 @@ def audit(
 ) -> AuditSummary:
     """Audits topics, with an archive also against it. `start_ms`: only what was written from this time on."""
     check_writable(html, json)
+    table = None if archive is None else open_archive(archive, storage_options)
     audit = _Audit(context, audit_topic, open_transaction_ms, producer_expiration_ms)
     audit.look(topics, pattern, start_ms)
     if context.dry_run:
         return audit.plan()
     audit.scan()
     audit.judge()
-    if archive is not None:
-        audit.compare(archive, storage_options)
+    if table is not None:
+        audit.compare(table)
     result = audit.result()
     if html is not None:
         write_page(html, make_page(result))
@@ -266,11 +268,9 @@ class _Audit:
         span_ms = max(int(time.time() * 1000) - oldest, 1)
         return max(1_000, span_ms // _THROUGHPUT_WINDOWS // 1_000 * 1_000)
 
-    def compare(self, root: str, storage_options: Mapping[str, str] | None) -> None:
+    def compare(self, table: ArchiveTable) -> None:
         unreadable = [finding for finding in self._findings if finding.kind in (CRC, UNREADABLE)]
-        self._archive = compare_archive(
-            self._context, root, storage_options, self._facts, self._stable_ends, unreadable
-        )
+        self._archive = compare_archive(self._context, table, self._facts, self._stable_ends, unreadable)
         self._findings += self._archive.findings
 
     def result(self) -> AuditResult:
