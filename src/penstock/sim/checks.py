@@ -41,6 +41,7 @@ class _Seen:
 
     __slots__ = (
         "broker",
+        "disks",
         "driver",
         "durable_epoch",
         "epoch",
@@ -56,6 +57,7 @@ class _Seen:
 
     def __init__(self, machine: "Machine", broker: "Broker", durable_epoch: int) -> None:
         self.machine = machine
+        self.disks = machine.disks
         self.broker = broker
         self.driver = broker.driver
         self.table = broker.partitions
@@ -94,6 +96,8 @@ class Law:
         self.newest = MetadataImage()
         """The newest committed image that any node has shown: what the controller has decided."""
         self._leaders: dict[int, str] = {}
+        self.expected_voters: set[int] | None = None
+        """Who has to vote when all is healed; None where an operator changes it."""
 
     def after_turn(self, process: Process) -> None:
         seen = self._watched.get(process)
@@ -126,7 +130,8 @@ class Law:
         if broker is None:
             return None
         before = self._seen.get(machine.name)
-        seen = _Seen(machine, broker, before.durable_epoch if before is not None else 0)
+        same_disk = before is not None and before.disks == machine.disks
+        seen = _Seen(machine, broker, before.durable_epoch if before is not None and same_disk else 0)
         self._seen[machine.name] = self._watched[process] = seen
         self.metadata.forget_replica(machine.name)
         for ghost in self.partitions.values():
@@ -239,6 +244,23 @@ class Law:
         brokers = ((name, probe.broker_of(machine)) for name, machine in self._machines.items())
         return names + [name for name, broker in brokers if broker is not None and broker.driver.is_active]
 
+    def can_spare(self, machine: "Machine") -> bool:
+        """Whether nothing that is committed is lost with this machine's disk: everybody else is there, each partition
+        has others in sync, and enough others vote."""
+        others = [each for each in self._machines.values() if each is not machine and each.lives > 0]
+        if not all(each.serving for each in others):
+            return False
+        number = int(machine.settings["node.id"])
+        for _, _, state in probe.committed_partitions(self.newest):
+            if number in state.replicas and not set(state.isr) - {number}:
+                return False
+        views = [view for each in (machine, *others) if (view := probe.voters_of(each)) is not None]
+        keys = {frozenset(voters.keys) for voters, _ in views}
+        if len(keys) != 1 or not all(final for _, final in views):
+            return False
+        voters = views[0][0]
+        return number not in voters.by_id or len(voters.keys) >= 3
+
     # -- after healing --------------------------------------------------------------------------------------------
 
     def what_is_missing(self) -> str | None:
@@ -250,6 +272,10 @@ class Law:
         active = [name for name, broker in brokers.items() if broker is not None and broker.driver.is_active]
         if len(active) != 1:
             return f"active controllers: {active}"
+        if self.expected_voters is not None:
+            voters = next(view[0] for name in active if (view := probe.voters_of(self._machines[name])) is not None)
+            if set(voters.by_id) != self.expected_voters:
+                return f"voters are {sorted(voters.by_id)}"
         fenced = [broker.id for broker in self.newest.brokers.values() if broker.fenced]
         if fenced:
             return f"brokers {fenced} are fenced"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from penstock.sim.checkers import check_history
 from penstock.sim.checks import Law
 from penstock.sim.clients import Client, ConsumingClient, ProducingClient, TransactionalClient, read_all
-from penstock.sim.faults import KINDS, FaultRates, Faults, draw_rates
+from penstock.sim.faults import KINDS, UNSYNCED_KINDS, FaultRates, Faults, draw_rates
 from penstock.sim.history import History, Send, TopicPartition
 from penstock.sim.machine import Machine
 from penstock.sim.operator import OperatingClient
@@ -39,6 +39,11 @@ class Shape(NamedTuple):
     consumers: int
     transactional: bool
     operator: bool
+    voters: int
+    joins: bool
+    """Whether another broker joins in the middle of it."""
+    flush_mode: str
+    directories: int
     seconds: float
     segment_bytes: int
     session_ms: int
@@ -72,6 +77,10 @@ def draw_shape(chance: random.Random, nodes: int) -> Shape:
         consumers=chance.choice((0, 1, 2)),
         transactional=chance.random() < 0.3,
         operator=chance.random() < 0.3 and nodes > 1,
+        voters=chance.choice((3, nodes)) if nodes > 3 else nodes,
+        joins=chance.random() < 0.2 and nodes > 1,
+        flush_mode="os" if chance.random() < 0.12 and nodes > 1 else "ack",
+        directories=chance.choice((1, 1, 2)),
         seconds=chance.choice((3.0, 6.0, 10.0)),
         segment_bytes=chance.choice((1_500, 10_000, 1 << 30)),
         session_ms=chance.choice((600, 1_000, 3_000)),
@@ -92,22 +101,30 @@ class Cluster:
         self.history = History()
         self.faults = Faults(world, rates)
         self.partitions: list[TopicPartition] = [(TOPIC, index) for index in range(shape.partitions)]
+        self.brokers = list(range(1, shape.nodes + 1 + shape.joins))
         self.bootstrap = [f"n{number}:9092" for number in range(1, shape.nodes + 1)]
         self.clients: list[Client] = []
-        for number in range(1, shape.nodes + 1):
-            world.add_machine(f"n{number}", self._settings(number))
+        machines = [world.add_machine(f"n{number}", self._settings(number)) for number in self.brokers]
+        self._first, self._late = machines[: shape.nodes], machines[shape.nodes :]
         self.law = Law(world)
+        if not self._changing_voters():
+            self.law.expected_voters = set(range(1, shape.voters + 1))
         world.loop.after_turn = self.law.after_turn
         self.faults.leaders = self.law.leaders
+        self.faults.can_spare = self.law.can_spare
+        self.faults.careful = shape.flush_mode == "os"
 
     def _settings(self, number: int) -> dict[str, str]:
         replicas = str(self.shape.replicas)
         listeners = f"PLAINTEXT://n{number}:9092"
         quorum = {}
         if self.shape.nodes > 1:
-            listeners += f",CONTROLLER://n{number}:9093"
-            voters = ",".join(f"{each}@n{each}:9093" for each in range(1, self.shape.nodes + 1))
+            voters = ",".join(f"{each}@n{each}:9093" for each in range(1, self.shape.voters + 1))
             quorum = {"controller.quorum.voters": voters}
+            if number <= self.shape.voters:
+                listeners += f",CONTROLLER://n{number}:9093"
+            else:
+                quorum["process.roles"] = "broker"
         return {
             **quorum,
             "node.id": str(number),
@@ -123,7 +140,8 @@ class Cluster:
             "replica.lag.time.max.ms": str(self.shape.lag_ms),
             "controller.quorum.fetch.timeout.ms": str(self.shape.fetch_timeout_ms),
             "controller.quorum.election.timeout.ms": str(self.shape.fetch_timeout_ms // 2),
-            "log.dirs": "/data",
+            "log.dirs": ",".join(("/data", "/more")[: self.shape.directories]),
+            "flush.mode": self.shape.flush_mode,
             "io.threads": "2",
             "num.partitions": str(self.shape.partitions),
             "log.segment.bytes": str(self.shape.segment_bytes),
@@ -138,7 +156,9 @@ class Cluster:
     async def run(self) -> None:
         self.world.note("world", f"{self.shape}")
         self.world.note("world", f"{self.faults.rates}")
-        await asyncio.gather(*(self._start(machine) for machine in self.world.machines.values()))
+        await asyncio.gather(*(self._start(machine) for machine in self._first))
+        for machine in self._late:
+            self.faults.let_join(machine, self.shape.seconds)
         working = self._start_clients()
         await self.faults.run(self.shape.seconds)
         await asyncio.wait_for(self.faults.heal(), 3 * LIVENESS_S)
@@ -177,10 +197,27 @@ class Cluster:
                 )
             )
         if shape.operator:
-            self.clients.append(OperatingClient(world, self.history, "op", self.bootstrap, TOPIC, shape.partitions))
+            operator = OperatingClient(
+                world,
+                self.history,
+                "op",
+                self.bootstrap,
+                TOPIC,
+                shape.partitions,
+                self.brokers,
+                self._changing_voters(),
+            )
+            self.clients.append(operator)
         for client in self.clients:
             client.on_acknowledged = self.law.acknowledged
         return [asyncio.ensure_future(world.add_client(each.name).call(each.run())) for each in self.clients]
+
+    def _changing_voters(self) -> list[int]:
+        """The nodes that may vote, if an operator changes who does: nobody in his senses does that while a disk with
+        a vote is gone for good."""
+        shape = self.shape
+        may_change = shape.operator and shape.voters >= 3 and "replace_disk" not in self.faults.rates.rates
+        return list(range(1, shape.voters + 1)) if may_change else []
 
     async def _wait_until_all_work(self) -> None:
         """Liveness: after the faults every producer and every group gets on."""
@@ -236,9 +273,10 @@ def run_seed(
     world = World(seed, sink=sink)
     world.trace.wire = wire
     world.network.split_rate = chance.choice((0.0, 0.0, 0.1))
-    cluster = Cluster(world, draw_shape(chance, nodes), draw_rates(chance, nodes, kinds))
-    for machine in world.machines.values():
-        machine.disk.flips_bits = True
+    shape = draw_shape(chance, nodes)
+    if shape.flush_mode == "os":
+        kinds = tuple(kind for kind in kinds if kind in UNSYNCED_KINDS)
+    cluster = Cluster(world, shape, draw_rates(chance, nodes, kinds))
     world.run(cluster.run(), 600)
     acknowledged = sum(isinstance(event, Send) and event.offset >= 0 for event in cluster.history.events)
     faults = sum(cluster.faults.counts.values())

@@ -153,10 +153,15 @@ class CrashingDisk:
         self.sync_error: int | None = None
         """The errno with which syncs fail from now on; their content stays volatile."""
         self.write_error: int | None = None
+        self.failing: dict[str, int] = {}
+        """By path: every change at or below it is refused with that errno: the disk mounted there is dying."""
         self.before_sync: Callable[[str], None] | None = None
         """Called with the path before each sync, outside all locks: block here to make the disk slow."""
 
     def operation(self, kind: str, path: str) -> _Operation:
+        for mounted, code in self.failing.items():
+            if path == mounted or path.startswith(mounted + "/"):
+                self._refuse_if(code, path)
         return _Operation(self, kind, path)
 
     # The port -----------------------------------------------------------------------------------------------

@@ -7,11 +7,13 @@ Every fault ends by itself after a while, and `heal` ends all of them at once.
 """
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from penstock.sim import probe
+from penstock.sim.ghost_log import Violation
 from penstock.sim.loop import PoolTimes
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ KINDS = (
     "power_loss_in_operation",
     "power_loss_in_sync",
     "restart",
+    "rolling_restart",
     "pause",
     "cut_one_way",
     "cut_two_ways",
@@ -33,6 +36,8 @@ KINDS = (
     "break_connections",
     "slow_disk",
     "full_disk",
+    "directory_failure",
+    "replace_disk",
     "clock_jump",
     "power_loss_of_all",
 )
@@ -53,6 +58,17 @@ class FaultRates:
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {rate:.2f}/s" for kind, rate in self.rates.items())
         return f"{kinds or 'no faults'}; at most {self.max_down} down, {self.hold_s:g} s each"
+
+
+_UNANNOUNCED = (
+    "power_loss_in_operation",
+    "power_loss_in_sync",
+    "power_loss_of_all",
+    "directory_failure",
+    "full_disk",
+)
+UNSYNCED_KINDS = tuple(kind for kind in KINDS if kind not in _UNANNOUNCED)
+"""Where only replication protects (flush.mode=os): what takes down one machine at a time, of which one knows when."""
 
 
 def draw_rates(chance: random.Random, machines: int, kinds: tuple[str, ...] = KINDS) -> FaultRates:
@@ -78,6 +94,20 @@ class Faults:
         """Machines in the hands of a fault, by name."""
         self._tasks: list[asyncio.Task[None]] = []
         self._healing = False
+        self.can_spare: Callable[[Machine], bool] = lambda _: False
+        """Whether everything committed is kept if this machine loses what it holds."""
+        self.careful = False
+        """Brokers do not sync what they count: none may go down unless it can be spared."""
+
+    def let_join(self, machine: "Machine", seconds: float) -> None:
+        """A machine that is not there yet joins within that time."""
+        self._busy[machine.name] = "not there yet"
+        self._tasks.append(asyncio.ensure_future(self._join(machine, self._random.uniform(0.0, seconds))))
+
+    async def _join(self, machine: "Machine", delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        await self._bring_up(machine)
+        self._give_back(machine)
 
     async def run(self, seconds: float) -> None:
         """Lets things go wrong for that long."""
@@ -107,13 +137,15 @@ class Faults:
             machine.disk.power_loss_at = -1
             machine.disk.power_loss_in_syncs = 0
             machine.disk.capacity_bytes = None
+            machine.disk.failing.clear()
         world.loop.pool_times.clear()
         world.network.heal_all()
-        watch = asyncio.ensure_future(self._restart_what_is_offline())
         for task in self._tasks:  # more come while these end
             await task
         await asyncio.gather(*(self._bring_up(machine) for machine in world.machines.values()))
-        watch.cancel()
+        for machine in world.machines.values():
+            if probe.has_failed_directory(machine):
+                raise Violation(f"{machine.name} gave up a log directory whose disk works")
 
     # -- choosing -------------------------------------------------------------------------------------------------
 
@@ -123,10 +155,12 @@ class Faults:
     def _take(self, kind: str, *, goes_down: bool) -> "Machine | None":
         """A machine that nothing is wrong with, for this fault alone until `_give_back`."""
         machines = [each for each in self._world.machines.values() if each.serving and each.name not in self._busy]
-        down = sum(not each.serving for each in self._world.machines.values())
+        down = sum(not each.serving and each.lives > 0 for each in self._world.machines.values())
         if not machines or self._healing or (goes_down and down >= self.rates.max_down):
             return None
         machine = self._world.machines[self._choose([each.name for each in machines])]
+        if goes_down and self.careful and not self.can_spare(machine):
+            return None
         self._busy[machine.name] = kind
         self._count(kind)
         return machine
@@ -148,18 +182,10 @@ class Faults:
             if not machine.is_up:
                 if not self._healing and self._random.random() < self.rates.crash_at_start:
                     machine.disk.power_loss_at = machine.disk.operations + self._random.randrange(1, 60)
-                await machine.start()
+                if not await machine.start():
+                    await asyncio.sleep(0.2)
             else:
                 await asyncio.sleep(0.1)
-
-    async def _restart_what_is_offline(self) -> None:
-        """A log directory that failed is offline until restart, as its log line says: somebody has to do that."""
-        while True:
-            for machine in self._world.machines.values():
-                if probe.has_failed_directory(machine):
-                    self._world.note(machine.name, "has a failed log directory and is killed to be started again")
-                    machine.kill()
-            await asyncio.sleep(0.5)
 
     async def _operate(self) -> None:
         """Somebody looks after the machines: a node that gave up is started again."""
@@ -229,6 +255,19 @@ class Faults:
     async def _restart(self) -> None:
         machine = self._take("restart", goes_down=True)
         if machine is not None:
+            await machine.stop()
+            await self._bring_up(machine)
+            self._give_back(machine)
+
+    async def _rolling_restart(self) -> None:
+        """Each machine in its turn, as for an upgrade: the next one when the last one serves."""
+        for name in list(self._world.machines):
+            machine = self._world.machines[name]
+            down = any(not each.serving and each.lives > 0 for each in self._world.machines.values())
+            if self._healing or down or name in self._busy or not machine.serving:
+                continue
+            self._busy[name] = "rolling_restart"
+            self._count("rolling_restart")
             await machine.stop()
             await self._bring_up(machine)
             self._give_back(machine)
@@ -325,6 +364,35 @@ class Faults:
         self._world.loop.pool_times[machine.name] = PoolTimes(50e-6, slowest_s)
         await self._hold()
         self._world.loop.pool_times.pop(machine.name, None)
+
+    async def _replace_disk(self) -> None:
+        """What it held is gone for good: only where the others hold all of it."""
+        machine = self._take("replace_disk", goes_down=True)
+        if machine is not None and self.can_spare(machine):
+            machine.replace_disk()
+            await self._hold()
+            await self._bring_up(machine)
+        if machine is not None:
+            self._give_back(machine)
+
+    async def _directory_failure(self) -> None:
+        """One of its log directories takes no more writes; after a while the disk is repaired, and the node started
+        again. What was not synced is lost then, as the kernel dropped it."""
+        machine = self._take("directory_failure", goes_down=False)
+        if machine is None:
+            return
+        directory = self._random.choice(machine.settings["log.dirs"].split(","))
+        self._world.note(machine.name, f"{directory} fails")
+        machine.disk.failing[directory] = errno.EIO
+        await self._hold()
+        machine.disk.failing.clear()
+        if machine.is_up:
+            self._world.note(machine.name, f"{directory} is repaired")
+            machine.lose_power()
+        else:
+            machine.disk.crash()
+        await self._bring_up(machine)
+        self._give_back(machine)
 
     async def _full_disk(self) -> None:
         machine = self._random.choice(list(self._world.machines.values()))

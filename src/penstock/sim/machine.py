@@ -42,12 +42,20 @@ class Machine:
         self.settings = dict(settings)
         self.host = world.network.add_host(name)
         self.clock = SimClock(world.loop)
-        self.disk = CrashingDisk(world.seed_of(f"{name}:disk"), now_ms=self.clock.now_ms)
-        self.disk.on_power_loss = self.lose_power
+        self.disks = 0
+        """How many it has had."""
+        self.disk = self._new_disk()
         self.process: Process | None = None
         self.node: Node | None = None
         self.lives = 0
         self.serving = False
+
+    def _new_disk(self) -> CrashingDisk:
+        self.disks += 1
+        disk = CrashingDisk(self.world.seed_of(f"{self.name}:disk{self.disks}"), now_ms=self.clock.now_ms)
+        disk.flips_bits = True
+        disk.on_power_loss = self.lose_power
+        return disk
 
     @property
     def is_up(self) -> bool:
@@ -128,6 +136,12 @@ class Machine:
             self.world.network.power_off(self.name)
             self.process.die()
             self.disk.crash()
+
+    def replace_disk(self) -> None:
+        """The machine dies with its disk; it gets an empty one."""
+        self.lose_power()
+        self.world.note(self.name, "gets an empty disk")
+        self.disk = self._new_disk()
 
     def pause(self) -> None:
         if self.is_running:

@@ -8,6 +8,7 @@ from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import PartitionImage
 from penstock.metadata.settings import TopicSettings
 from penstock.quorum.core import Quorum
+from penstock.quorum.voters import VoterSet
 from penstock.replication.partition import Partition
 
 if TYPE_CHECKING:
@@ -28,6 +29,18 @@ def has_failed_directory(machine: "Machine") -> bool:
 
 def quorum_of(driver: "MetadataDriver") -> Quorum | None:
     return driver._core
+
+
+def voters_of(machine: "Machine") -> tuple[VoterSet, bool] | None:
+    """Who votes as far as this node knows, and whether that is final: written, with directories, and with this node
+    under the disk it has now if it is one of them."""
+    broker = broker_of(machine)
+    quorum = quorum_of(broker.driver) if broker is not None else None
+    if quorum is None:
+        return None
+    voters, local = quorum.voters, quorum.local
+    votes_as_it_is = local.id not in voters.by_id or local in voters.keys
+    return voters, quorum.history.is_written and voters.is_pinned and votes_as_it_is
 
 
 def metadata_log_of(broker: "Broker") -> PartitionLog:

@@ -7,6 +7,7 @@
 `run` fails with `WorldFailed` when a program raised something that nobody handled, whatever the story says.
 """
 
+import errno
 import logging
 import random
 import traceback
@@ -88,8 +89,11 @@ class World:
             self.trace.note(who, message)
         elif self.trace.readable:
             self.trace.say(who, f"({record.name}) {message}")
-        if ours and record.exc_info and record.exc_info[1] is not None and record.levelno >= logging.ERROR:
-            text = "".join(traceback.format_exception(record.exc_info[1]))
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, OSError) and error.errno == errno.EIO:
+            return  # what only a dying disk says, and the end of a node that cannot do without it
+        if ours and error is not None and record.levelno >= logging.ERROR:
+            text = "".join(traceback.format_exception(error))
             self._bugs.append(f"{who} logged: {message}\n{text}")
 
     def check_programs(self) -> None:
