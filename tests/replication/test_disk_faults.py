@@ -4,7 +4,10 @@ import asyncio
 import errno
 from typing import Any
 
+import pytest
+
 from penstock.broker.replica_repair import DAMAGED
+from penstock.broker.scrub import Scrub
 from penstock.model.errors import ErrorCode
 from penstock.sim.disk import CrashingDisk
 from tests.log.logs import values
@@ -59,6 +62,35 @@ def test_a_leader_with_a_rotten_log_resigns_and_fetches_it_anew() -> None:
             assert values(cluster.replica(1).log) == [b"value 0", b"value 1", b"value 2", b"after"]
             assert cluster.brokers[1].replicas.repairs.repaired == 1
             assert DAMAGED not in cluster.partition().directories
+
+    run(story)
+
+
+@pytest.mark.parametrize("rotten", [1, 2])
+def test_scrubbing_finds_rot_that_nobody_reads(rotten: int) -> None:
+    """Of a leader or a follower, in a closed segment; what is whole stays as it is."""
+
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2", segment_bytes="100")
+            for number in range(6):
+                await cluster.produce(f"value {number}")
+            await all_alike(cluster, 1, 2, 3)
+            broker = cluster.brokers[rotten]
+            scrub = Scrub(broker)
+            await scrub.run()
+            assert (scrub.damaged, scrub.checked_bytes > 0) == (0, True)
+            path = "/data/a-0/00000000000000000002.log"
+            file = cluster.disks[rotten].open(path)
+            cluster.disks[rotten].flip_bit(path, file.read_at(0, file.size()).index(b"value"))
+            await scrub.run()
+            assert scrub.damaged == 1
+            await cluster.until(lambda: broker.replicas.repairs.repaired == 1)
+            await cluster.until_in_sync(1, 2, 3)
+            await all_alike(cluster, 1, 2, 3)
+            assert values(cluster.replica(rotten).log) == [b"value %d" % number for number in range(6)]
+            await scrub.run()
+            assert scrub.damaged == 1
 
     run(story)
 

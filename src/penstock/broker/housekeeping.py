@@ -1,4 +1,4 @@
-"""What happens by the clock: retention, compaction, checkpoints, disk usage, forgotten producers, lost clients, lag.
+"""What happens by the clock: retention, compaction, scrubbing, checkpoints, disk usage, producers, lost clients, lag.
 
 Each chore runs by itself at its own interval. A chore that fails with a fault of the disk has failed that directory
 already; it is logged and the others go on.
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.housekeeping")
 
 _REACHABILITY_INTERVAL_S = 5.0
+_SCRUB_LOOK_MS = 10_000
 _PARTITIONS_PER_TURN = 20
 
 
@@ -25,6 +26,7 @@ class Housekeeping:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self.compaction = Compaction(broker)
+        self._scrubbed_s = broker.clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -37,6 +39,7 @@ class Housekeeping:
             first_ms=settings.log_initial_task_delay_ms,
         )
         self._every(lambda: self._broker.settings.log_cleaner_backoff_ms, self.compact_logs)
+        self._every(lambda: _SCRUB_LOOK_MS, self.scrub)
         self._every(lambda: self._broker.settings.producer_id_expiration_check_interval_ms, self.expire_producers)
         self._every(lambda: int(_REACHABILITY_INTERVAL_S * 1000), self.look_for_lost_clients)
         self._every(lambda: self._broker.settings.replica_lag_time_max_ms // 2, self.shrink_isrs)
@@ -111,6 +114,15 @@ class Housekeeping:
 
     async def compact_logs(self) -> None:
         await self.compaction.run()
+
+    async def scrub(self) -> None:
+        """Whether it is time for it is looked at often: the interval may change."""
+        interval_ms = self._broker.settings.log_scrub_interval_ms
+        if interval_ms and (self._broker.clock.monotonic() - self._scrubbed_s) * 1000 >= interval_ms:
+            from penstock.broker.scrub import Scrub
+
+            await Scrub(self._broker).run()
+            self._scrubbed_s = self._broker.clock.monotonic()
 
     async def expire_producers(self) -> None:
         now_ms = self._broker.clock.now_ms()

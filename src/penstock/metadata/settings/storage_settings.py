@@ -43,6 +43,18 @@ class StorageSettings(ReplicationSettings, frozen=True, kw_only=True):
     log_dir_usage_check_interval_ms: Annotated[
         int, Long("How often the use of each file system is looked at.", at_least=10)
     ] = 1_000
+    log_scrub_interval_ms: Annotated[
+        int,
+        Long(
+            "How often the checksums of all closed segments are looked at, so that damage is found while other "
+            "replicas can mend it; counted from the start of the broker. 0 switches it off; a week is 604800000.",
+            at_least=0,
+            update=CLUSTER_WIDE,
+        ),
+    ] = 0
+    log_scrub_max_bytes_per_second: Annotated[
+        int, Long("How fast they are read.", at_least=1_024, update=CLUSTER_WIDE)
+    ] = 10 << 20
     log_open_files_max: Annotated[
         int, Int("Segment and index files kept open; the longest unused is closed first.", at_least=16)
     ] = 2_048
