@@ -1,6 +1,7 @@
 """Options are those of Spark's own Kafka source; what is wrong is refused with a sentence. Limits and filters too."""
 
 import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,7 +13,9 @@ from penstock.pipeline.errors import PipelineError
 from penstock.pipeline.filters import read_filters
 from penstock.pipeline.group_names import name_of
 from penstock.pipeline.limits import Admission
+from penstock.pipeline.options import _KNOWN as SOURCE_NAMES
 from penstock.pipeline.options import Limits, SourceOptions
+from penstock.pipeline.sink_options import _KNOWN as SINK_NAMES
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -128,3 +131,14 @@ def test_a_query_is_called_by_its_name_else_by_its_id() -> None:
     assert name_of("orders\nid = 1-2\nrunId = 3\nbatch = 4", "1-2") == "orders"
     assert name_of("id = 1-2\nrunId = 3\nbatch = 4", "1-2") == "1-2"
     assert name_of(None, None) is None
+
+
+def test_every_option_is_on_its_page() -> None:
+    page = (Path(__file__).parents[2] / "docs/pipeline-source.md").read_text(encoding="utf-8")
+    missing = [name for name in {*SOURCE_NAMES, *SINK_NAMES} if f"`{name}`" not in page and not _is_of_spark(name)]
+    assert [name for name in missing if name.replace("value", "key") not in page] == []
+
+
+def _is_of_spark(name: str) -> bool:
+    """Given by Spark itself, or taken without effect."""
+    return name in ("path", "queryName", "checkpointLocation") or name.startswith("fetchOffset.")
