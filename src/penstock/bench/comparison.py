@@ -68,7 +68,8 @@ class Comparison:
             setups = list(dict.fromkeys(workload.setup for workload in self._workloads))
             names = [name for name in self._wanted if name not in self.report.missing]
             rounds = {setup: [w for w in self._workloads if w.setup == setup] for setup in setups}
-            progress = Progress(sum(map(len, rounds.values())) * self.report.repetitions * len(names), self._say)
+            steps = len(self._workloads) * self.report.repetitions * len(names)
+            progress = Progress(steps, len(setups), self._say)
             for setup, workloads in rounds.items():
                 self._run_setup(setup, workloads, names, progress)
             self.report.complete = True
@@ -116,9 +117,10 @@ class Comparison:
         )
         self.report.rows += [start, *rows]
         with contextlib.ExitStack() as stack:
-            subjects = self._start(setup, names, start, stack)
-            for subject in subjects:
-                self._settle(subject)
+            with progress.preparing():
+                subjects = self._start(setup, names, start, stack)
+                for subject in subjects:
+                    self._settle(subject)
             for repetition in range(self.report.repetitions):
                 for workload, row in zip(workloads, rows, strict=True):
                     turn = repetition % len(subjects) if subjects else 0
@@ -127,9 +129,13 @@ class Comparison:
                             step.told = self._measure(workload, subject, row)
 
     def _settle(self, subject: Subject) -> None:
-        costs = settle(subject, self._scale.settle_seconds)
-        told = ", ".join(f"{cost:.0f}" for cost in costs)
         name = TITLES[subject.name]
+        costs: list[float] = []
+        try:
+            costs = settle(subject, self._scale.settle_seconds)
+        except _FAULTS as error:
+            self._say(f"{name} failed while it settled: {error}")
+        told = ", ".join(f"{cost:.0f}" for cost in costs)
         self._say(f"{name} has had work to settle; CPU-µs per request, round by round: {told}")
         if not has_settled(costs):
             self.report.unsettled.append(f"{name}, {subject.setup.title}")

@@ -4,10 +4,19 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock.bench.loads.connection import CREATE_TOPICS, DELETE_TOPICS, LIST_OFFSETS, METADATA, RawClient
+from penstock.bench.loads.connection import (
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    LIST_OFFSETS,
+    METADATA,
+    RawClient,
+)
 
 SETTLE_SECONDS = 180.0
 _LATEST = -1
+_MOST_AT_ONCE = 5_000
+"""Kafka's controller refuses to make 10,000 partitions by one request."""
 
 
 def count_brokers(port: int) -> int:
@@ -31,11 +40,14 @@ def create_topic(port: int, name: str, partitions: int, replicas: int = 1) -> di
     from penstock.wire.generated.create_topics import CreateTopicsRequest
 
     kind = CreateTopicsRequest
-    topic = kind.CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas)
+    at_once = min(partitions, _MOST_AT_ONCE)
+    topic = kind.CreatableTopic(name=name, num_partitions=at_once, replication_factor=replicas)
     client = RawClient(port)
     answer = client.call(CREATE_TOPICS, 7, kind(topics=[topic], timeout_ms=120_000)).topics[0]
     if answer.error_code:
         raise RuntimeError(f"the topic was refused with error {answer.error_code}: {answer.error_message}")
+    for count in range(at_once, partitions, _MOST_AT_ONCE):
+        _grow_topic(client, name, min(partitions, count + _MOST_AT_ONCE))
     leaders: dict[int, int] = {}
 
     def settled() -> bool:
@@ -45,6 +57,16 @@ def create_topic(port: int, name: str, partitions: int, replicas: int = 1) -> di
     wait_for(settled, "the partitions have leaders and replicas in sync")
     client.close()
     return leaders
+
+
+def _grow_topic(client: RawClient, name: str, partitions: int) -> None:
+    from penstock.wire.generated.create_partitions import CreatePartitionsRequest
+
+    topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=partitions, assignments=None)
+    request = CreatePartitionsRequest(topics=[topic], timeout_ms=120_000)
+    answer = client.call(CREATE_PARTITIONS, 3, request).results[0]
+    if answer.error_code:
+        raise RuntimeError(f"more partitions were refused with error {answer.error_code}: {answer.error_message}")
 
 
 def _leaders(client: RawClient, name: str, replicas: int) -> dict[int, int]:

@@ -70,7 +70,8 @@ def compare(
     except KeyboardInterrupt:
         talk("interrupted; what was measured is kept")
         code = exits.INTERRUPTED
-    _write(comparison.report, json_file, markdown_file, charts)
+    finally:
+        _write(comparison.report, json_file, markdown_file, charts)
     return code
 
 

@@ -16,6 +16,7 @@ from penstock.wire.header import decode_response_header, encode_request_header
 
 HOST = "127.0.0.1"
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 3, 19, 20
+CREATE_PARTITIONS = 37
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
 _SIZE = struct.Struct(">i")
 

@@ -19,6 +19,7 @@ _MARKER = b"\x00\xfeJSBENCH\xff\r\n"
 """Ends each payload; random bytes do not contain it."""
 _PULL = 500
 _PULLS = 4
+_PULL_SECONDS = 2.0
 
 
 class Stream:
@@ -101,8 +102,14 @@ def pull(port: int, stream: str, messages: int) -> None:
     ask = f"PUB $JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer} {inbox} {len(body)}\r\n{body}\r\n".encode()
     connection.socket.sendall(ask * _PULLS)
     got, asked = 0, _PULL * _PULLS
+    connection.socket.settimeout(_PULL_SECONDS)
     while got < messages:
-        got += connection.receive()
+        try:
+            got += connection.receive()
+        except TimeoutError:
+            # A consumer that has no leader yet drops what it is asked.
+            connection.socket.sendall(ask)
+            asked += _PULL
         while asked - got <= _PULL * (_PULLS - 1) and asked < messages:
             connection.socket.sendall(ask)
             asked += _PULL

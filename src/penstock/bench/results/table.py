@@ -91,7 +91,9 @@ def _family_table(rows: Sequence[Row]) -> str:
         "CPU Penstock",
         "Kafka",
         "CPU ÷",
-        "peak MB",
+        "peak MB Penstock",
+        "Kafka",
+        "disk ÷ payload Penstock",
         "Kafka",
     ]
     return _markdown(header, [_cells(row) for row in rows])
@@ -108,7 +110,9 @@ def _cells(row: Row) -> list[str]:
     cost = _cost_metric(row)
     cost_words = {"cpu_s_per_gb": "s/GB", "cpu_ms_per_1000_requests": "ms/1,000 req"}.get(cost, "ms/1,000 rec")
     cells += [_cost(row, PENSTOCK, cost, cost_words), _cost(row, KAFKA, cost, ""), _ratio(row, cost)]
-    return [*cells, _median(row, PENSTOCK, "peak_rss_mb"), _median(row, KAFKA, "peak_rss_mb")]
+    for metric in ("peak_rss_mb", "disk_bytes_per_byte"):
+        cells += [_median(row, name, metric) for name in (PENSTOCK, KAFKA)]
+    return cells
 
 
 def _cost_metric(row: Row) -> str:
