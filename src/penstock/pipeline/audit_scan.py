@@ -236,7 +236,9 @@ class _Scan:
             header = next((header for _, header in iter_headers(data)), None)
         except CorruptBatch:
             return False
-        return header is not None and header.base_offset > damaged and header.last_offset_delta >= 0
+        return (
+            header is not None and damaged < header.base_offset < self._wanted.end and header.last_offset_delta >= 0
+        )
 
 
 def _control(data: memoryview, pos: int, header: BatchHeader) -> int:
