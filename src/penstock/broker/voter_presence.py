@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.quorum")
 
 _LOOK_S = 1.0
+_SOON_S = 0.05
 _TIMEOUT_MS = 5_000
 _CHANNEL = "membership"
 _NEWEST_KRAFT_VERSION = 1
@@ -62,13 +63,17 @@ class VoterPresence:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _watch(self) -> None:
+        pause_s = _LOOK_S
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(pause_s)
             service = self._broker.driver.quorum
+            done = False
             if service is not None and self._broker.driver.leader_id is not None:
-                await self._look(service.core)
+                done = await self._look(service.core)
+            pause_s = _SOON_S if done else _LOOK_S  # with the old voter removed, there is one less until we are added
 
-    async def _look(self, core: "Quorum") -> None:
+    async def _look(self, core: "Quorum") -> bool:
+        """Whether something was asked for and done."""
         voters = core.voters
         if core.history.is_written and voters.is_pinned:
             self._has_voted = self._has_voted or core.local in voters
@@ -80,16 +85,17 @@ class VoterPresence:
             joins=self._joins and not self._has_voted and _has_caught_up(core),
         )
         if wish is Wish.NOTHING:
-            return
+            return False
         try:
             code = await self._ask(wish, core)
         except ControllerUnavailable as error:
             log.debug("the leader of the quorum does not hear of our vote: %s", error)
-            return
+            return False
         if code == ErrorCode.NONE:
             log.info("node %d as a voter: %s", core.local.id, _DONE[wish])
         elif code not in _PASSING:
             log.warning("the leader of the quorum refuses to %s: %s", wish.name.lower(), describe_error(code))
+        return code == ErrorCode.NONE
 
     async def _ask(self, wish: Wish, core: "Quorum") -> int:
         channel, cluster_id, local = self._broker.channel, self._broker.cluster_id, core.local
