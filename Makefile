@@ -14,7 +14,7 @@ test: $(STAMP)
 
 # The Spark source beside Spark's own Kafka connector, which Maven fetches from Maven Central.
 test-differential: $(VENV)/.installed-pipeline
-	PENSTOCK_DIFFERENTIAL=1 $(BIN)/python -m pytest tests/pipeline/test_differential.py --timeout=1200
+	PENSTOCK_DIFFERENTIAL=1 $(BIN)/python -m pytest tests/pipeline/test_differential.py tests/pipeline/test_other_kafka.py --timeout=1200
 
 check: $(STAMP)
 	$(BIN)/ruff check src tests bench
