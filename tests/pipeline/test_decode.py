@@ -8,7 +8,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.client.raw import RawBatches
 from penstock.pipeline.decode import BatchDecoder
+from penstock.pipeline.fetching import _decode, _Fetched, _make_decoder
+from penstock.pipeline.options import SourceOptions
+from penstock.pipeline.planning import OffsetRange
 from penstock.records.batch import CorruptBatch, iter_headers, parse_header
 from penstock.records.builder import BatchBuilder
 from penstock.records.reader import read_all_records
@@ -90,3 +94,29 @@ def test_lies_inside_a_batch_are_refused(data) -> None:  # type: ignore[no-untyp
     except CorruptBatch:
         return
     assert table is None or table.num_rows <= parse_header(raw).record_count
+
+
+def test_damaged_batches_become_rows_where_that_is_asked_for() -> None:
+    """One with a wrong checksum, one whose checksum is right and whose records are not; the others are read."""
+    from crc32c import crc32c
+
+    sound = [(b"k", b"v", [], 1)] * 2
+    data = bytearray(build([(sound, 0, 0)] * 4))
+    second, third = (pos for pos, header in iter_headers(data) if header.base_offset in (2, 4))
+    size = third - second
+    data[third - 2] ^= 1
+    data[third + 61] = 0
+    data[third + 17 : third + 21] = crc32c(data[third + 21 : third + size]).to_bytes(4, "big")
+    options = SourceOptions("h:1", report_corrupt=True, batch_info=True)
+    wanted = OffsetRange("orders", 3, 1, 8)
+    fetched = _Fetched(wanted, RawBatches(memoryview(bytes(data)), 8, 8, 0, []))
+    decoder = _make_decoder(options, wanted)
+    tables = [*_decode(decoder, fetched, options), *decoder.take(1, 8)]
+    rows = [row for table in tables for row in table.to_pylist()]
+    assert [(row["offset"], row["value"]) for row in rows] == [(1, b"v"), (2, None), (4, None), (6, b"v"), (7, b"v")]
+    assert [row["corrupt"] is None for row in rows] == [True, False, False, True, True]
+    assert "does not match its checksum" in rows[1]["corrupt"]
+    assert "malformed" in rows[2]["corrupt"]
+    assert rows[2]["producerId"] == 7
+    with pytest.raises(CorruptBatch):
+        list(_decode(_make_decoder(options._replace(report_corrupt=False), wanted), fetched, SourceOptions("h:1")))

@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="the pipeline's libraries are not installed: pip install penstock[pipeline]")
 
 from penstock.client.sync import Admin, Producer
+from penstock.client.types import TopicPartition
+from penstock.pipeline.errors import DataLost
 from penstock.pipeline.options import SourceOptions
 from penstock.pipeline.reader import TopicReader
 from penstock.testing import Broker
@@ -183,6 +185,27 @@ def test_an_idle_stream_waits_at_the_broker(broker: Broker) -> None:
         reader.close()
     assert sum(newest.values()) == sum(start.values()) + 1
     assert len(asked) <= 4
+
+
+def test_a_topic_made_anew_is_noticed_though_it_has_grown_past_the_old_one(broker: Broker) -> None:
+    fill(broker, "anew", 5, partitions=1)
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "anew"}
+    strict, lax = (TopicReader(SourceOptions.parse({**given, "failOnDataLoss": flag})) for flag in ("true", "false"))
+    try:
+        start = {TopicPartition("anew", 0): 3}
+        for reader in (strict, lax):
+            assert reader.newest_offsets(start) == {TopicPartition("anew", 0): 5}
+        with Admin(broker.bootstrap) as admin:
+            admin.delete_topic("anew")
+        fill(broker, "anew", 9, partitions=1)
+        with pytest.raises(DataLost, match=r"'anew' was deleted and created again.* anew-0 from offset 3"):
+            strict.newest_offsets(start)
+        end = lax.newest_offsets(start)
+        assert end == {TopicPartition("anew", 0): 9}
+        assert lax.with_new_partitions(start, end) == {TopicPartition("anew", 0): 0}
+    finally:
+        strict.close()
+        lax.close()
 
 
 def test_bytes_limit_a_batch(spark: Any, broker: Broker, tmp_path: Path) -> None:

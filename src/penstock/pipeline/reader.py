@@ -131,20 +131,24 @@ class TopicReader:
         cluster = await self._connected()
         known = {tp.topic for tp in start}
         partitions = await find_partitions(cluster, self.options, known)
-        self._report_gone(start, partitions)
-        for topic in self._note_topics(cluster, partitions):
-            positions = {tp: offset for tp, offset in start.items() if tp.topic == topic}
-            report_loss(
-                f"topic {topic!r} was deleted and created again; what it held behind {_positions(positions)} is gone",
-                self.options,
-            )
-            self._made_anew |= positions
+        if start:  # else there is no position to lose
+            self._report_gone(start, partitions)
+            self._report_made_anew(start, self._note_topics(cluster, partitions))
         return await ends_of(cluster, self.options, partitions, earliest=False)
 
     def _report_gone(self, start: Offsets, there: Collection[TopicPartition]) -> None:
         gone = {tp: offset for tp, offset in start.items() if tp not in set(there)}
         if gone:
             report_loss(f"deleted: {_positions(gone)}; what lay behind these offsets is gone", self.options)
+
+    def _report_made_anew(self, start: Offsets, topics: Collection[str]) -> None:
+        for topic in topics:
+            positions = {tp: offset for tp, offset in start.items() if tp.topic == topic}
+            report_loss(
+                f"topic {topic!r} was deleted and created again; what it held behind {_positions(positions)} is gone",
+                self.options,
+            )
+            self._made_anew |= positions
 
     def _note_topics(self, cluster: Cluster, partitions: Collection[TopicPartition]) -> list[str]:
         """Remembers the topics' ids; answers those whose id has changed."""
