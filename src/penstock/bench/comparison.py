@@ -7,6 +7,7 @@ changes its mind in between treats them alike. One failure costs its own row, ne
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -51,7 +52,7 @@ class Comparison:
         self._kafka: artifacts.Kafka | None = None
         self._nats: artifacts.Nats | None = None
         self.report = Report(
-            command=machine.command_line(),
+            command=machine.command_line(sys.argv[1:]),
             begun=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             machine=machine.machine_facts(self._root),
             versions=machine.own_versions(),

@@ -3,8 +3,9 @@
 import os
 import platform
 import re
+import shlex
 import subprocess
-import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -70,5 +71,16 @@ def java_version() -> str:
     return found[1] if found else "unknown"
 
 
-def command_line() -> str:
-    return " ".join(["penstock", *sys.argv[1:]])
+_PLACES = ("--json", "--markdown", "--charts", "--data")
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """As it was typed, without where the results went: that is of no interest elsewhere."""
+    kept: list[str] = []
+    left = iter(arguments)
+    for argument in left:
+        if argument in _PLACES:
+            next(left, None)
+        elif not argument.startswith(tuple(f"{place}=" for place in _PLACES)):
+            kept.append(argument)
+    return shlex.join(["penstock", *kept])
