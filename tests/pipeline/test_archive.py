@@ -74,7 +74,8 @@ def test_many_topics_in_one_table_exactly_once(
 def test_every_column_is_kept_and_small_files_are_merged(spark: Any, broker: Broker, tmp_path: Path) -> None:
     with Admin(broker.bootstrap) as admin:
         admin.create_topic("kept", 1)
-    context, table = JobContext(broker.bootstrap, spark=spark), str(tmp_path / "table")
+    # By a URL the files go through the object stores' way, though the store is a directory.
+    context, table = JobContext(broker.bootstrap, spark=spark), f"file://{tmp_path}/table"
     day_ms = 86_400_000
     for number in range(4):
         with Producer(broker.bootstrap) as producer:
@@ -124,6 +125,7 @@ def test_a_continuous_archive_sees_new_topics_and_ends_when_told(spark: Any, bro
 
 
 def test_what_cannot_be_archived_is_said(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    fill(broker, "there", 1)
     context, table = JobContext(broker.bootstrap, spark=spark), str(tmp_path / "table")
     with pytest.raises(PipelineError, match="nowhere"):
         archive(context, ["nowhere"], table=table)
@@ -131,6 +133,9 @@ def test_what_cannot_be_archived_is_said(spark: Any, broker: Broker, tmp_path: P
         archive(context, pattern="nothing.*", table=table)
     with pytest.raises(ConnectionFailed):
         archive(JobContext("127.0.0.1:1"), ["any"], table=table)
+    (tmp_path / "file").touch()
+    with pytest.raises(PipelineError, match=r"the archive at .*/file cannot be reached: "):
+        archive(context, ["there"], table=str(tmp_path / "file"))
     fill(broker, "again", 10, partitions=1)
     planned = archive(JobContext(broker.bootstrap, dry_run=True), ["again"], table=table)
     assert planned.facts["waiting"] == 10

@@ -8,8 +8,10 @@ Hard rules:
 """
 
 import os
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +22,7 @@ from penstock.pipeline.offsets import Offsets
 
 CLUSTER_PROPERTY = "penstock.cluster.id"
 _ID_MASK = 2**62 - 1
+_COLOURS = re.compile(r"\x1b\[\d*m")
 
 
 def _position_id(partition: TopicPartition) -> str:
@@ -45,7 +48,8 @@ class ArchiveTable:
     def exists(self) -> bool:
         from deltalake import DeltaTable
 
-        return bool(DeltaTable.is_deltatable(self.storage.root, self.storage.options))
+        with _reachable(self.storage):
+            return bool(DeltaTable.is_deltatable(self.storage.root, self.storage.options))
 
     def load(self, version: int | None = None) -> Any:
         """The table as it is now, or was at a version. Raises if there is none, or it is no archive."""
@@ -53,7 +57,8 @@ class ArchiveTable:
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
-            self._table = DeltaTable(self.storage.root, version, storage_options=self.storage.options)
+            with _reachable(self.storage):
+                self._table = DeltaTable(self.storage.root, version, storage_options=self.storage.options)
         except TableNotFoundError:
             raise PipelineError(
                 f"there is no archive at {self.storage.root}", hint="`penstock pipeline archive` makes one"
@@ -72,7 +77,8 @@ class ArchiveTable:
         from deltalake import DeltaTable
 
         if self.storage.is_local:
-            os.makedirs(self.storage.root, exist_ok=True)
+            with _reachable(self.storage):
+                os.makedirs(self.storage.root, exist_ok=True)
         if not self.exists():
             DeltaTable.create(
                 self.storage.root,
@@ -205,6 +211,19 @@ class ArchiveTable:
             retention_hours=retention_hours, dry_run=False, enforce_retention_duration=False, full=True
         )
         return len(gone)
+
+
+@contextmanager
+def _reachable(storage: Storage) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        # delta-rs draws a coloured tree of causes: the first and the last say it.
+        causes = [line.strip(" ↳") for line in _COLOURS.sub("", str(error)).splitlines() if line.strip(" ↳")]
+        said = " … ".join(dict.fromkeys([causes[0], causes[-1]])) if causes else type(error).__name__
+        raise PipelineError(
+            f"the archive at {storage.root} cannot be reached: {said}", hint="check --table and --storage"
+        ) from error
 
 
 def _add(file: ArchiveFile, now_ms: int, *, data_change: bool) -> Any:

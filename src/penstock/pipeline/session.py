@@ -29,6 +29,8 @@ _LOCAL_SETTINGS = {
     # A driver that nobody else talks to needs no name that others can resolve.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Spark's 200 are for clusters: each costs a stateful query a file and a Python task per batch.
+    "spark.sql.shuffle.partitions": "8",
     # Rename is atomic on a local disk, and three times as fast as what Spark does for file systems at large.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
