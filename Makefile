@@ -42,6 +42,7 @@ generate: $(STAMP)
 	$(BIN)/python -m penstock.wire.generate
 	$(BIN)/python -m penstock.wire.compatibility_page
 	$(BIN)/python -m penstock.metadata.settings_page
+	$(BIN)/python -m penstock.broker.metrics_reference
 
 $(VENV)/.installed-run: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

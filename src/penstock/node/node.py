@@ -32,6 +32,7 @@ from penstock.quorum.voters import Endpoint
 if TYPE_CHECKING:
     from penstock.broker.controller_presence import ControllerPresence
     from penstock.broker.voter_presence import VoterPresence
+    from penstock.node.metrics_listener import MetricsListener
 
 log = logging.getLogger("penstock.node")
 
@@ -70,6 +71,7 @@ class Node:
         self._locks: list[DirectoryLock] = []
         self._pool = ThreadPoolExecutor(settings.io_threads, thread_name_prefix="penstock-io")
         self._housekeeping: Housekeeping | None = None
+        self.metrics: MetricsListener | None = None
         self._controller_presence: ControllerPresence | None = None
         self._voter_presence: VoterPresence | None = None
         self._directories = [os.path.abspath(path) for path in settings.log_dirs]
@@ -134,6 +136,7 @@ class Node:
         except MetadataUnavailable as error:
             raise NodeRefused(full_disk(self._metadata_directory)) from error
         await server.serve(controllers)
+        await self._begin_measuring()
         if settings.is_controller and as_controller:
             from penstock.broker.controller_presence import ControllerPresence
 
@@ -142,6 +145,13 @@ class Node:
             self._begin_voting()
         if settings.is_broker:
             await self._begin_serving(server, self._presence(identity, listeners))
+
+    async def _begin_measuring(self) -> None:
+        if self.settings.metrics_listener is not None:
+            from penstock.node.metrics_listener import MetricsListener
+
+            self.metrics = MetricsListener(self.broker, self.settings.metrics_listener)
+            await self.metrics.start()
 
     def _begin_voting(self) -> None:
         from penstock.broker.voter_presence import VoterPresence
@@ -294,6 +304,8 @@ class Node:
 
     async def _stop_chores(self) -> None:
         broker = self.broker
+        if self.metrics is not None:
+            await self.metrics.stop()
         if self._housekeeping is not None:
             await self._housekeeping.stop()
         if self._controller_presence is not None:

@@ -45,6 +45,13 @@ class ConnectionSettings(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         List("Where to listen, as NAME://host:port. An empty host means all addresses; port 0 picks a free one."),
     ] = ("PLAINTEXT://:9092",)
+    metrics_listener: Annotated[
+        str | None,
+        Text(
+            "Where metrics are served over HTTP (GET /metrics, as Prometheus reads them), as host:port; port 0 picks a "
+            "free one. Without it they are not.",
+        ),
+    ] = None
     advertised_listeners: Annotated[
         tuple[str, ...] | None,
         List(
