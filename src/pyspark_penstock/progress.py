@@ -32,11 +32,13 @@ class _Position(NamedTuple):
 
 def show_progress(spark: Any) -> None:
     """Of every query with a penstock source that the session starts from now on."""
+    _need_jvm(spark, "_jsparkSession")
     spark.streams.addListener(ProgressListener(spark))
 
 
 def publish_progress(query: Any) -> None:
     """Of one query, as far as it is. Works after its end too."""
+    _need_jvm(query, "_jsq")
     progress = query.lastProgress
     if progress is not None:
         described = {source["description"]: source["endOffset"] for source in progress["sources"]}
@@ -44,18 +46,27 @@ def publish_progress(query: Any) -> None:
             _publish(position)
 
 
+def _need_jvm(given: Any, attribute: str) -> None:
+    if not hasattr(given, attribute):
+        raise PipelineError(
+            "over Spark Connect the plan of a query is out of reach, and with it the options of its sources",
+            hint="the source itself shows every batch but the last of a query that is stopped",
+        )
+
+
 class ProgressListener(StreamingQueryListener):
     def __init__(self, spark: Any) -> None:
         self._spark = spark
+        self._queries: dict[str, Any] = {}  # by run, because a session forgets a query before its last report comes
         self._positions: dict[str, list[_Position]] = {}
 
     def onQueryStarted(self, event: Any) -> None:
-        """Nothing is done yet."""
+        self._queries[str(event.runId)] = self._spark.streams.get(str(event.id))
 
     def onQueryProgress(self, event: Any) -> None:
         progress = event.progress
-        query = self._spark.streams.get(str(progress.id))
-        if query is None:  # it ended meanwhile: its plan is out of reach, its last words are known
+        query = self._queries.get(str(progress.runId))
+        if query is None:  # it was started before the listener was there
             return
         described = {source.description: source.endOffset for source in progress.sources}
         self._positions[str(progress.runId)] = _positions(query, progress.name or str(progress.id), described)
@@ -64,6 +75,7 @@ class ProgressListener(StreamingQueryListener):
         """Nothing new is done."""
 
     def onQueryTerminated(self, event: Any) -> None:
+        self._queries.pop(str(event.runId), None)
         for position in self._positions.pop(str(event.runId), ()):
             try:
                 _publish(position)

@@ -126,7 +126,7 @@ def test_the_last_batch_of_a_stopped_query_is_shown(spark: Any, broker: Broker, 
         frame = reader.options(subscribe="stopped", startingOffsets="earliest", groupIdPrefix="jobs").load()
         writer = frame.writeStream.foreachBatch(lambda batch, _: batch.count()).trigger(processingTime="1 hour")
         query = writer.option("checkpointLocation", str(tmp_path)).start()
-        eventually(lambda: query.lastProgress is not None and query.lastProgress["numInputRows"] == 30, 120)
+        eventually(lambda: (query.lastProgress or {"numInputRows": 0})["numInputRows"] == 30, 120, interval=0.1)
         with Admin(broker.bootstrap) as admin:
             group = f"jobs-{query.id}"
             assert admin.group_offsets(group) == {}

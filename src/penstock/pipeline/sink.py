@@ -27,7 +27,15 @@ from penstock.client.options import ConnectionOptions
 from penstock.client.raw import RawClient
 from penstock.client.transactions import BatchWriter, Prepared, TransactionalWriter, speaks_two_phase
 from penstock.pipeline.abandoned import ID_PREFIX, JOB_PREFIX, abort_losers, refuse_late_job
-from penstock.pipeline.decisions import Decision, finish, forget, make_topic, read_decisions, write_decision
+from penstock.pipeline.decisions import (
+    DECISIONS_TOPIC,
+    Decision,
+    finish,
+    forget,
+    make_topic,
+    read_decisions,
+    write_decision,
+)
 from penstock.pipeline.errors import BrokerAway, PipelineError
 from penstock.pipeline.formats.columns import TypedRows
 from penstock.pipeline.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, SinkOptions
@@ -241,8 +249,9 @@ async def _commit(
             refuse_late_job(query, _now_ms())
             winners = tuple(message.prepared for message in written if message.prepared is not None)
             decision = Decision(batch_id, winners, not winners, _now_ms(), state)
-            async with Admin(options.bootstrap, client_id=options.client_id) as admin:
-                await make_topic(admin)
+            if not await client.has_topic(DECISIONS_TOPIC):
+                async with Admin(options.bootstrap, client_id=options.client_id) as admin:
+                    await make_topic(admin)
             await write_decision(client, query, decision)
         decisions[query] = decision
         await _finish_all(cluster, client, query, decisions)
