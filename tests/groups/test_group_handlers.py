@@ -234,10 +234,9 @@ def test_offset_fetch_from_the_wrong_broker(version: int) -> None:
     async def test(client: Client) -> None:
         client.world.lead(offsets_topic(1, leader=2, leader_epoch=1))
         answer = await client.send(_fetch_request(version, "g", "t", T_ID), version)
-        if version < 2:
+        if version < 8:  # at every partition too: aiokafka looks nowhere else
             assert {error for _, _, error in _fetched(answer, version)} == {ErrorCode.NOT_COORDINATOR}
-        elif version < 8:
-            assert answer.error_code == ErrorCode.NOT_COORDINATOR
+            assert version < 2 or answer.error_code == ErrorCode.NOT_COORDINATOR
         else:
             assert answer.groups[0].error_code == ErrorCode.NOT_COORDINATOR
 

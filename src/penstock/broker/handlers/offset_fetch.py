@@ -21,7 +21,6 @@ ResponseGroup = OffsetFetchResponse.OffsetFetchResponseGroup
 ResponseTopic = OffsetFetchResponse.OffsetFetchResponseTopics
 ResponsePartition = OffsetFetchResponse.OffsetFetchResponsePartitions
 
-_TOP_LEVEL_ERROR_FROM = 2
 _MANY_GROUPS_FROM = 8
 _TOPIC_IDS_FROM = 10
 
@@ -36,7 +35,7 @@ async def handle(broker: "Broker", context: "RequestContext", request: OffsetFet
         group.topics = [
             RequestTopic(topic.name, partition_indexes=topic.partition_indexes) for topic in request.topics
         ]
-    return _flattened(await _fetch(broker, context, group, request.require_stable), group, context.api_version)
+    return _flattened(await _fetch(broker, context, group, request.require_stable), group)
 
 
 async def _fetch(
@@ -98,9 +97,10 @@ def _refused(topic: RequestTopic, error: ErrorCode) -> ResponseTopic:
     return ResponseTopic(topic.name, topic.topic_id, partitions)
 
 
-def _flattened(answer: ResponseGroup, group: RequestGroup, api_version: int) -> OffsetFetchResponse:
-    """The shape of versions that know one group."""
-    if answer.error_code and api_version < _TOP_LEVEL_ERROR_FROM:
+def _flattened(answer: ResponseGroup, group: RequestGroup) -> OffsetFetchResponse:
+    """The shape of versions that know one group. An error is at every partition too, where Kafka from v2 on has none:
+    aiokafka looks only there, and takes silence for a group that has committed nothing."""
+    if answer.error_code:
         answer.topics = [_refused(topic, ErrorCode(answer.error_code)) for topic in group.topics or []]
     topics = [
         OffsetFetchResponse.OffsetFetchResponseTopic(
