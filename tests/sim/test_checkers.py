@@ -3,7 +3,19 @@
 import pytest
 
 from penstock.sim.checkers import CHECKERS, check_history
-from penstock.sim.history import Assigned, Begin, Commit, Event, Final, History, Outcome, Poll, Send, TransactionEnd
+from penstock.sim.history import (
+    Assigned,
+    Begin,
+    Commit,
+    Committed,
+    Event,
+    Final,
+    History,
+    Outcome,
+    Poll,
+    Send,
+    TransactionEnd,
+)
 
 P = ("t", 0)
 OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
@@ -38,6 +50,7 @@ GOOD: list[Event] = [
     Poll("d", P, ((3, "e"), (5, "f")), 2),
     Final(P, ((0, "a"), (1, "b"), (2, "c"), (3, "e"), (5, "f"))),
     Final(P, ((0, "a"), (1, "b"), (2, "c"), (3, "e")), True),
+    Committed("x", "g", P, 1),
 ]
 
 BAD: dict[str, list[Event]] = {
@@ -83,8 +96,17 @@ BAD: dict[str, list[Event]] = {
         Commit("c", "g", P, 9, UNKNOWN),
         Assigned("d", "g", 2),
         Begin("d", "g", P, 3, 2),
+        Committed("d", "g", P, 3),
     ],
 }
+
+
+def test_a_commit_that_is_gone_in_the_end_is_lost() -> None:
+    """Also where no member ever had to begin again."""
+    told: list[Event] = [Commit("c", "g", P, 5, OK), Commit("c", "g", P, 7, UNKNOWN), Commit("c", "g", P, 9, OK)]
+    assert [each.name for each in check_history(History([*told, Committed("x", "g", P, 5)]))] == ["lost-commit"]
+    assert check_history(History([*told, Committed("x", "g", P, 7)])) == []
+    assert check_history(History([*told, Committed("x", "g", P, 9)])) == []
 
 
 def test_a_good_history_passes() -> None:

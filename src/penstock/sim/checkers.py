@@ -10,6 +10,7 @@ from penstock.sim.history import (
     Assigned,
     Begin,
     Commit,
+    Committed,
     Final,
     History,
     Outcome,
@@ -235,6 +236,32 @@ def check_commits(history: History) -> list[Anomaly]:
     return found
 
 
+def check_committed(history: History) -> list[Anomaly]:
+    """What a group is said to have committed is the last that a member was told, or what nobody knows the fate of. Of
+    each member: of two that overlap nobody knows which came last, or which is told a little later."""
+    last: dict[tuple[str, TopicPartition], dict[str, int]] = {}
+    never_told = {
+        event[1:4] for event in history.events if isinstance(event, Commit) and event.outcome is not Outcome.OK
+    }
+    found = []
+    for number, event in enumerate(history.events):
+        if isinstance(event, Commit) and event.outcome is Outcome.OK:
+            last.setdefault((event.group, event.partition), {})[event.client] = event.offset
+        elif isinstance(event, Committed) and event[1:] not in never_told:
+            told = last.get((event.group, event.partition), {})
+            if told and event.offset not in told.values() and not _is_told_later(history, number, event):
+                what = f"{event.group} has {_name(event.partition)}@{event.offset}, told was {told}"
+                found.append(Anomaly("lost-commit", what))
+    return found
+
+
+def _is_told_later(history: History, number: int, seen: Committed) -> bool:
+    return any(
+        isinstance(event, Commit) and event.client != seen.client and event[1:4] == seen[1:]
+        for event in history.events[number:]
+    )
+
+
 def _finals(history: History) -> dict[TopicPartition, dict[int, str]]:
     return {
         event.partition: dict(event.records)
@@ -258,6 +285,7 @@ CHECKERS: tuple[Callable[[History], list[Anomaly]], ...] = (
     check_transactions,
     check_torn_transactions,
     check_commits,
+    check_committed,
 )
 
 

@@ -15,6 +15,7 @@ from penstock.sim.history import (
     Assigned,
     Begin,
     Commit,
+    Committed,
     Final,
     History,
     Outcome,
@@ -256,8 +257,22 @@ class ConsumingClient(RestartingClient):
             self.successes += 1
             self.world.note(self.name, f"read {topic}-{index}@{values[0][0]}..{values[-1][0]}")
             self.history.add(Poll(self.name, partition, values, self.assignment, self.read_committed))
+        if read and self.random.random() < 0.2:
+            await self._ask_for_commits(consumer, [(topic, index) for topic, index, _ in read])
         if read and self.random.random() < 0.3:
             await self._commit(consumer, {(topic, index): records[-1].offset + 1 for topic, index, records in read})
+
+    async def _ask_for_commits(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        import aiokafka
+        import aiokafka.errors
+
+        assignment = self.assignment
+        for partition in partitions:
+            with contextlib.suppress(aiokafka.errors.KafkaError, aiokafka.errors.IllegalStateError, OSError):
+                at = await consumer.committed(aiokafka.TopicPartition(*partition))
+                if assignment == self.assignment:
+                    self.world.note(self.name, f"is told that {partition[0]}-{partition[1]}@{at} is committed")
+                    self.history.add(Committed(self.name, self.group, partition, -1 if at is None else at))
 
     async def _commit(self, consumer: Any, offsets: dict[TopicPartition, int]) -> None:
         import aiokafka
@@ -303,6 +318,22 @@ async def read_all(
                 for records in told.values():
                     found[place.topic, place.partition] += [(each.offset, each.value.decode()) for each in records]
         return [Final(partition, tuple(records), read_committed) for partition, records in found.items()]
+    finally:
+        await consumer.stop()
+
+
+async def read_commits(bootstrap: Sequence[str], partitions: list[TopicPartition], group: str) -> list[Committed]:
+    from aiokafka import AIOKafkaConsumer
+    from aiokafka import TopicPartition as Place
+
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=list(bootstrap), client_id="final", group_id=group, enable_auto_commit=False
+    )
+    consumer.assign([Place(*partition) for partition in partitions])
+    await consumer.start()
+    try:
+        found = [(partition, await consumer.committed(Place(*partition))) for partition in partitions]
+        return [Committed("final", group, partition, -1 if at is None else at) for partition, at in found]
     finally:
         await consumer.stop()
 

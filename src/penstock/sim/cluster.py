@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.sim.checkers import check_history
 from penstock.sim.checks import Law
-from penstock.sim.clients import Client, ConsumingClient, ProducingClient, TransactionalClient, read_all
+from penstock.sim.clients import Client, ConsumingClient, ProducingClient, TransactionalClient, read_all, read_commits
 from penstock.sim.faults import KINDS, UNSYNCED_KINDS, FaultRates, Faults, draw_rates
 from penstock.sim.history import History, Send, TopicPartition
 from penstock.sim.machine import Machine
@@ -258,6 +258,10 @@ class Cluster:
             reading = read_all(self.world, self.bootstrap, self.partitions, read_committed=committed)
             for final in await asyncio.wait_for(reader.call(reading), LIVENESS_S):
                 self.history.add(final)
+        for group in sorted({each.group for each in self.clients if isinstance(each, ConsumingClient)}):
+            commits = read_commits(self.bootstrap, self.partitions, group)
+            for commit in await asyncio.wait_for(reader.call(commits), LIVENESS_S):
+                self.history.add(commit)
 
 
 def run_seed(

@@ -152,14 +152,15 @@ class Faults:
     def _count(self, kind: str) -> None:
         self.counts[kind] = self.counts.get(kind, 0) + 1
 
-    def _take(self, kind: str, *, goes_down: bool) -> "Machine | None":
-        """A machine that nothing is wrong with, for this fault alone until `_give_back`."""
+    def _take(self, kind: str, *, goes_down: bool, for_good: bool = False) -> "Machine | None":
+        """A machine that nothing is wrong with, for this fault alone until `_give_back`; only one that can be spared,
+        if what it holds is lost `for_good`."""
         machines = [each for each in self._world.machines.values() if each.serving and each.name not in self._busy]
         down = sum(not each.serving and each.lives > 0 for each in self._world.machines.values())
         if not machines or self._healing or (goes_down and down >= self.rates.max_down):
             return None
         machine = self._world.machines[self._choose([each.name for each in machines])]
-        if goes_down and self.careful and not self.can_spare(machine):
+        if (for_good or (goes_down and self.careful)) and not self.can_spare(machine):
             return None
         self._busy[machine.name] = kind
         self._count(kind)
@@ -367,12 +368,11 @@ class Faults:
 
     async def _replace_disk(self) -> None:
         """What it held is gone for good: only where the others hold all of it."""
-        machine = self._take("replace_disk", goes_down=True)
-        if machine is not None and self.can_spare(machine):
+        machine = self._take("replace_disk", goes_down=True, for_good=True)
+        if machine is not None:
             machine.replace_disk()
             await self._hold()
             await self._bring_up(machine)
-        if machine is not None:
             self._give_back(machine)
 
     async def _directory_failure(self) -> None:

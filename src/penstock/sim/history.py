@@ -64,6 +64,15 @@ class Commit(NamedTuple):
     outcome: Outcome
 
 
+class Committed(NamedTuple):
+    """A client asked what a group has committed; −1 for nothing."""
+
+    client: str
+    group: str
+    partition: TopicPartition
+    offset: int
+
+
 class TransactionEnd(NamedTuple):
     """`begun` at invocation, before its outcome is known: readers may see its records from then on."""
 
@@ -82,7 +91,7 @@ class Final(NamedTuple):
     read_committed: bool = False
 
 
-Event = Send | Poll | Assigned | Begin | Commit | TransactionEnd | Final
+Event = Send | Poll | Assigned | Begin | Commit | TransactionEnd | Final | Committed
 
 
 class History:
