@@ -12,6 +12,7 @@ from crc32c import crc32c
 from penstock.cli.main import cli
 from penstock.client.audit import AuditOptions
 from penstock.client.sync import Admin, Producer
+from penstock.client.types import LATEST, TopicPartition
 from penstock.records.batch import BatchHeader, iter_headers
 from penstock.testing import Broker
 
@@ -163,14 +164,14 @@ def test_damaged_logs_are_found(
         batch[53:57] = (header.base_sequence + 5).to_bytes(4, "big")
         patch_crc(batch)
 
-    def flip(batches: list[tuple[BatchHeader, bytearray]]) -> None:
-        batches[20][1][-1] ^= 1
-
     rewrite_log(own_broker, "plain", cut)
     rewrite_log(own_broker, "stamped", renumber)
-    rewrite_log(own_broker, "trimmed", flip)
-    rewrite_log(own_broker, "counted", cut_last_half)
+    rewrite_log(own_broker, "counted", cut_second)
     own_broker.start()
+    with Admin(own_broker.bootstrap) as admin:  # whose logs are open from now on
+        admin.list_offsets({TopicPartition(name, 0): LATEST for name in TOPICS})
+    overwrite(own_broker, "trimmed", 20, 70)
+    overwrite(own_broker, "squeezed", 10, 16)  # no format of batches that there is
 
     class Shared(JobContext):
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -188,14 +189,24 @@ def test_damaged_logs_are_found(
     assert ("sequence_gap", "plain") in found
     assert ("sequence_gap", "stamped") in found
     assert ("crc", "trimmed") in found
+    assert ("unreadable", "squeezed") in found
     assert ("counter_loss", "counted") in found
     [gap] = [row for row in summary["rows"] if (row["kind"], row["topic"]) == ("gap", "plain")]
     assert (gap["first_offset"], gap["end_offset"], gap["records"]) == (40, 50, 10)
     assert not found & {(kind, "exact") for kind in ("gap", "sequence_gap", "crc", "counter_loss")}
 
 
-def cut_last_half(batches: list[tuple[BatchHeader, bytearray]]) -> None:
-    del batches[1:2]
+def cut_second(batches: list[tuple[BatchHeader, bytearray]]) -> None:
+    del batches[1]
+
+
+def overwrite(broker: Broker, topic: str, batch: int, at: int) -> None:
+    """One byte, under the hands of a running broker: one that starts looks at the end of its logs itself."""
+    path = broker.data_dir / f"{topic}-0" / f"{0:020d}.log"
+    position = [pos for pos, _ in iter_headers(path.read_bytes())][batch] + at
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(b"\x09")
 
 
 def test_what_cannot_be_audited_is_refused(spark: Any, own_broker: Broker, tmp_path: Path) -> None:

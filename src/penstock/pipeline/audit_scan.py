@@ -130,11 +130,12 @@ class _Scan:
             yield _table([self._problem(offset, resumed)])
             offset, empty = resumed, 0
 
-    def _fetch(self, offset: int) -> memoryview | None:
-        """Bytes from the batch that holds `offset` on; None where the broker cannot read them."""
-        return self._runner.run(self._fetch_patiently(offset))
+    def _fetch(self, offset: int, *, certain: bool = True) -> memoryview | None:
+        """Bytes from the batch that holds `offset` on; None where the broker cannot read them (`certain`: says so
+        twice)."""
+        return self._runner.run(self._fetch_patiently(offset, 1 if certain else 0))
 
-    async def _fetch_patiently(self, offset: int) -> memoryview | None:
+    async def _fetch_patiently(self, offset: int, doubts: int) -> memoryview | None:
         topic, partition = self._wanted.topic, self._wanted.partition
         tries = 0
         while True:
@@ -150,7 +151,7 @@ class _Scan:
                     offset = first  # retention came by meanwhile
                     continue
                 tries += 1
-                if error.code in _DAMAGE and tries > 1:
+                if error.code in _DAMAGE and tries > doubts:
                     return None
                 if not error.retriable or tries > 60:
                     raise
@@ -229,7 +230,7 @@ class _Scan:
         return high
 
     def _reads(self, damaged: int, offset: int) -> bool:
-        data = self._fetch(offset)
+        data = self._fetch(offset, certain=False)
         if not data:
             return False
         try:
