@@ -145,12 +145,12 @@ def _controller(name: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 MUTANTS = (
-    Mutant("acknowledged-before-fsync", "P4/R10", 1, 60, POWER, _count_unsynced),
+    Mutant("acknowledged-before-fsync", "P4/R10", 1, 30, POWER, _count_unsynced),
     Mutant("small-files-not-synced", "R3", 1, 10, POWER, _small_files_unsynced),
     Mutant("names-not-synced", "P13", 1, 10, POWER, _names_unsynced),
-    Mutant("late-bytes-count-as-synced", "P13", 1, 150, ("power_loss_in_sync",), _late_bytes_count_as_synced),
+    Mutant("late-bytes-count-as-synced", "P13", 1, 40, ("power_loss_in_sync",), _late_bytes_count_as_synced),
     Mutant("repeated-batches-appended", "P15", 1, 30, ("break_connections", "kill"), _repeated_batches_appended),
-    Mutant("producers-forgotten-at-restart", "P15", 1, 60, ("kill", "slow_disk"), _producers_forgotten_at_restart),
+    Mutant("producers-forgotten-at-restart", "P15", 1, 30, ("kill", "slow_disk"), _producers_forgotten_at_restart),
     Mutant("readers-see-uncommitted", "P12", 1, 20, (*POWER, "slow_disk"), _readers_see_all),
     Mutant("commits-answered-at-once", "P18", 1, 150, POWER, _commits_answered_at_once),
     Mutant("open-transactions-shown", "G1a", 1, 30, (), _open_transactions_shown),
