@@ -10,7 +10,7 @@ from penstock.bench.results.statistics import METRICS
 from penstock.bench.results.table import number
 from penstock.bench.subjects import KAFKA, NATS, PENSTOCK, TITLES, Setup
 
-_WIDTH, _LABEL_WIDTH, _FIGURE_WIDTH, _LINE, _TOP = 920, 430, 70, 22, 58
+_WIDTH, _LABEL_WIDTH, _FIGURE_WIDTH, _LINE, _TOP = 960, 460, 70, 22, 58
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
 _COLOURS = {PENSTOCK: "#0b7285", KAFKA: "#868e96", NATS: "#c9b458"}
 _GOOD, _BAD, _INK, _GRID = "#0b7285", "#c2553a", "#343a40", "#ced4da"
@@ -50,13 +50,15 @@ def _ratio_chart(title: str, subtitle: str, rows: Sequence[Row], metric: str | N
 
 def draw_ratios(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
     """Bars that begin at 1 and go left or right on a logarithmic scale: twice is as long as half."""
-    reach = max(1.0, *(abs(math.log2(bar.value)) for bar in bars))
+    powers = [math.log2(bar.value) for bar in bars]
+    lowest, highest = min(-1.0, *powers), max(1.0, *powers)
     left, right = _LABEL_WIDTH + _FIGURE_WIDTH, _WIDTH - _FIGURE_WIDTH
-    middle, unit = (left + right) / 2, (right - left) / 2 / reach
+    unit = (right - left) / (highest - lowest)
+    middle = left - lowest * unit
     height = _TOP + _LINE * len(bars) + 12
     parts = []
-    for power in range(-math.floor(reach), math.floor(reach) + 1):
-        if reach > 4 and power % 2:
+    for power in range(math.ceil(lowest), math.floor(highest) + 1):
+        if highest - lowest > 8 and power % 2:
             continue
         x = middle + power * unit
         words = f"{2**power}×" if power >= 0 else f"1/{2**-power}×"
