@@ -161,7 +161,7 @@ JOBS: dict[str, Callable[[Setup, int, int], Figure]] = {"source": measure_source
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one object per line on stdout")
-    parser.add_argument("--megabytes", type=int, default=100, help="of values, per job and size")
+    parser.add_argument("--megabytes", type=int, default=200, help="of values, per job and size")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--only", choices=sorted(JOBS), action="append")
     given = parser.parse_args()

@@ -260,6 +260,11 @@ def test_spark_writes_and_reads(spark: Any, broker: Broker) -> None:
     frame.write.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap).option("topic", "frames").mode(
         "append"
     ).save()
+    topic(broker, "batches")
+    for _ in range(2):  # as `foreachBatch` repeats a batch
+        writer = frame.limit(100).write.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap)
+        writer.options(topic="batches", queryId="by-batch", batchId="7").mode("append").save()
+    assert len(visible(broker, "batches")) == 100
     values = visible(broker, "frames")
     assert sorted(map(int, values)) == [n * 2 for n in range(5_000)]
 
