@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant("repeated-batches-appended", "P15", 1, 30, ("break_connections", "kill"), _repeated_batches_appended),
     Mutant("producers-forgotten-at-restart", "P15", 1, 30, ("kill", "slow_disk"), _producers_forgotten_at_restart),
     Mutant("readers-see-uncommitted", "P12", 1, 20, (*POWER, "slow_disk"), _readers_see_all),
-    Mutant("commits-answered-at-once", "P18", 1, 150, POWER, _commits_answered_at_once),
+    Mutant("commits-answered-at-once", "P18", 1, 40, ("power_loss_in_sync",), _commits_answered_at_once),
     Mutant("open-transactions-shown", "G1a", 1, 30, (), _open_transactions_shown),
     Mutant("aborted-transactions-shown", "G1a", 1, 20, (), _aborted_forgotten),
     Mutant("crc-not-looked-at", "P11", 1, 150, POWER, _crc_not_looked_at),
