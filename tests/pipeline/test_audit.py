@@ -111,6 +111,8 @@ def test_what_real_clients_wrote_passes(spark: Any, own_broker: Broker, tmp_path
     said = json.loads(report.read_text())
     assert said["passed"] is True
     assert said["latencies_ms"]["stamped: create to append"]["records"] == 30
+    # The archive commits how far it is, like any group.
+    assert said["latencies_ms"]["plain: create to commit by penstock-archive-table"]["commits"] == 1
     assert said["latencies_ms"]["counted: send to acknowledgement"]["records"] == 200
     html = page.read_text()
     assert "Passed: nothing is lost" in html

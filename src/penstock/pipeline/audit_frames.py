@@ -178,3 +178,38 @@ def append_latencies(batches: Any, points: list[float]) -> Any:
         F.max(latency).alias("most"),
         F.sum("records").alias("records"),
     )
+
+
+def commit_latencies(batches: Any, commits: Any, points: list[float]) -> Any:
+    """How much later than a record was made (or appended, as its topic stamps) a group committed it: of the last
+    record before each commit, and of commits that repeat an offset the first."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    nothing = F.lit(None)
+    data = batches.where((F.col("control") == NOT_CONTROL) & F.col("problem").isNull() & (F.col("records") > 0))
+    made = data.select(
+        *_PARTITION,
+        F.col("baseOffset").alias("at"),
+        F.col("maxTimestamp").alias("madeMs"),
+        nothing.cast("string").alias("group"),
+        nothing.cast("bigint").alias("atMs"),
+    )
+    first = (
+        commits.where(F.col("committed") > 0)
+        .groupBy("group", *_PARTITION, "committed")
+        .agg(F.min("atMs").alias("atMs"))
+    )
+    asked = first.select(
+        *_PARTITION, (F.col("committed") - 1).alias("at"), nothing.cast("bigint").alias("madeMs"), "group", "atMs"
+    )
+    # The last batch that begins at or before the record is the one that holds it.
+    in_log = Window.partitionBy(*_PARTITION).orderBy("at", F.col("group").isNotNull())
+    both = made.unionByName(asked).withColumn("made", F.last("madeMs", ignorenulls=True).over(in_log))
+    latency = F.greatest(F.col("atMs") - F.col("made"), F.lit(0))
+    found = both.where(F.col("group").isNotNull() & F.col("made").isNotNull()).withColumn("latency", latency)
+    return found.groupBy("topic", "group").agg(
+        F.percentile("latency", F.array(*[F.lit(point) for point in points])).alias("points"),
+        F.max("latency").alias("most"),
+        F.count("*").alias("commits"),
+    )

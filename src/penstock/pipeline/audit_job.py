@@ -32,6 +32,7 @@ from penstock.pipeline.audit_runs import (
 from penstock.pipeline.audit_scan import BATCH_DDL, CRC, UNREADABLE, ScanRange, plan_scan, scan_ranges
 from penstock.pipeline.errors import PipelineError
 from penstock.pipeline.job import JobContext, JobSummary, job
+from penstock.pipeline.lag_job import OFFSETS_TOPIC, commit_rows
 from penstock.pipeline.report import check_writable, write_json, write_page
 from penstock.pipeline.tasks import parallelism
 from penstock.pipeline.topics import find_topics, read_topics
@@ -108,9 +109,8 @@ class _Audit:
     def look(self, topics: Sequence[str], pattern: str | None, start_ms: int | None) -> None:
         with self._context.admin() as admin:
             names = find_topics(admin, topics, pattern)
-            self._has_counters = any(
-                topic.name == self._audit_topic for topic in admin.list_topics(include_internal=True)
-            )
+            known = {topic.name for topic in admin.list_topics(include_internal=True)}
+            self._has_counters, self._has_commits = self._audit_topic in known, OFFSETS_TOPIC in known
             partitions = [TopicPartition(name, n) for name, count in names.items() for n in range(count)]
             if self._has_counters and not self._context.dry_run:
                 self._counters = self._read_counters(set(names))
@@ -247,6 +247,8 @@ class _Audit:
         self._findings += decide_counters(self._counters, logged, self._facts)
 
     def _measure(self) -> None:
+        from pyspark.sql import functions as F
+
         for row in frames.append_latencies(self._batches, POINTS).collect():
             points = {f"p{point * 100:g}": value for point, value in zip(POINTS, row.points, strict=True)}
             self._latencies[f"{row.topic}: create to append"] = {**points, "max": row.most, "records": row.records}
@@ -259,6 +261,13 @@ class _Audit:
             found = latency_percentiles(counts, POINTS)
             if found is not None:
                 self._latencies[f"{topic}: send to acknowledgement"] = {**found, "records": sum(counts)}
+        if self._has_commits:
+            names = sorted({topic for topic, _ in self._facts})
+            commits = commit_rows(self._context).where(F.col("topic").isin(*names))
+            for row in frames.commit_latencies(self._batches, commits, POINTS).collect():
+                points = {f"p{point * 100:g}": value for point, value in zip(POINTS, row.points, strict=True)}
+                name = f"{row.topic}: create to commit by {row.group}"
+                self._latencies[name] = {**points, "max": row.most, "commits": row.commits}
         for row in frames.throughput(self._batches, self._window_ms()).collect():
             self._throughput.setdefault(row.topic, []).append((row.window, row.records))
 

@@ -91,7 +91,8 @@ def make_page(result: AuditResult) -> Page:
     page.section("Latency, milliseconds")
     page.text(
         "From creation to appending where topics have message.timestamp.type=LogAppendTime (of the first record of "
-        "each batch); from sending to acknowledgement where producers tell counters (upper ends of powers of two)."
+        "each batch); from sending to acknowledgement where producers tell counters (upper ends of powers of two); "
+        "and to the commits of groups that the broker still has."
     )
     page.table([{"of": name, **points} for name, points in result.latencies.items()], _latency_columns(result))
     bars = [Bar(name, points["p99"], f"p50 {points['p50']:g}") for name, points in result.latencies.items()]
@@ -139,5 +140,5 @@ def _strips(result: AuditResult) -> list[Strip]:
 
 def _latency_columns(result: AuditResult) -> list[str]:
     names = {name for points in result.latencies.values() for name in points}
-    order = ["p50", "p90", "p99", "p99.9", "max", "records"]
+    order = ["p50", "p90", "p99", "p99.9", "max", "records", "commits"]
     return ["of", *(name for name in order if name in names)]

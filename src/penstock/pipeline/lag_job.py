@@ -146,11 +146,7 @@ def _read_commits(context: JobContext, groups: set[str], start_ms: int, points: 
     before them."""
     from pyspark.sql import functions as F
 
-    options = source_options(context, [OFFSETS_TOPIC])
-    ranges = topic_ranges(options)
-    context.progress("read commits", 0, sum(r.end - r.start for r in ranges))
-    tasks = plan_tasks(ranges, options, parallelism(context.spark))
-    rows = range_rows(context.spark, options, tasks, _decode, _DDL).where(F.col("group").isin(*groups)).persist()
+    rows = commit_rows(context).where(F.col("group").isin(*groups)).persist()
     commits: dict[Key, list[Commit]] = defaultdict(list)
     try:
         known = rows.where(F.col("atMs") >= start_ms).agg(F.min("atMs").alias("first"), F.max("atMs").alias("last"))
@@ -169,6 +165,15 @@ def _read_commits(context: JobContext, groups: set[str], start_ms: int, points: 
     finally:
         rows.unpersist()
     return commits
+
+
+def commit_rows(context: JobContext) -> Any:
+    """Commits as they are in the broker's own topic: group, topic, partition, committed, atMs, place."""
+    options = source_options(context, [OFFSETS_TOPIC])
+    ranges = topic_ranges(options)
+    context.progress("read commits", 0, sum(r.end - r.start for r in ranges))
+    tasks = plan_tasks(ranges, options, parallelism(context.spark))
+    return range_rows(context.spark, options, tasks, _decode, _DDL)
 
 
 def _decode(batch: pa.RecordBatch) -> pa.RecordBatch:
