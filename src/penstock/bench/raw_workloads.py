@@ -64,7 +64,7 @@ class RawProduce(Workload):
                 leaders, topic, batch, acks=shape.acks, connections=shape.connections, window=shape.window
             )
             # Every partition is written to before it counts: a broker may make its files only then.
-            first += pump(lanes, shape.window, requests=shape.partitions)[0]
+            first += sum(pump([lane], shape.window, requests=len(lane.frames))[0] for lane in lanes)
             create_s = time.perf_counter() - begun
             warm, _ = pump(lanes, shape.window, seconds=scale.warm_seconds, requests=-(-most // 4))
             with Meter(subject) as meter:
