@@ -1,25 +1,28 @@
-"""The sink as Spark sees it: writers for batches and streams. What they do is in `penstock.pipeline.sink`."""
+"""The sink as Spark sees it: writers for batches and streams. What they do is in `penstock.pipeline.sink`, which is
+imported where it is used, as in `pyspark_penstock.source`."""
 
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.pipeline.abandoned import new_job
 from penstock.pipeline.errors import PipelineError
-from penstock.pipeline.sink import Attempt, SinkOptions, Written, abort, commit, write_batches
+from penstock.pipeline.sink_options import SinkOptions, new_job
+
+if TYPE_CHECKING:
+    from penstock.pipeline.sink import Written
 
 
 class SinkMessage(WriterCommitMessage):
-    def __init__(self, written: Written) -> None:
+    def __init__(self, written: "Written") -> None:
         self.written = written
 
 
-def _written(messages: list[Any]) -> list[Written]:
+def _written(messages: list[Any]) -> list["Written"]:
     return [message.written for message in messages if message is not None]
 
 
@@ -34,14 +37,20 @@ class PenstockBatchWriter(DataSourceArrowWriter):
         self._batch_id = options.batch_id or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        from penstock.pipeline.sink import Attempt, write_batches
+
         context = TaskContext.get()
         attempt = Attempt(self._query, self._run, self._batch_id, context.partitionId(), str(context.taskAttemptId()))
         return SinkMessage(write_batches(self._options, attempt, iterator))
 
     def commit(self, messages: list[Any]) -> None:
+        from penstock.pipeline.sink import commit
+
         commit(self._options, self._batch_id, _written(messages))
 
     def abort(self, messages: list[Any]) -> None:
+        from penstock.pipeline.sink import abort
+
         abort(self._options, self._query, _written(messages))
 
 
@@ -50,6 +59,8 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        from penstock.pipeline.sink import Attempt, write_batches
+
         context = TaskContext.get()
         query = self._options.query or context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
@@ -62,7 +73,11 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         return SinkMessage(write_batches(self._options, attempt, iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:
+        from penstock.pipeline.sink import commit
+
         commit(self._options, batchId, _written(messages))
 
     def abort(self, messages: list[Any], batchId: int) -> None:
+        from penstock.pipeline.sink import abort
+
         abort(self._options, self._options.query, _written(messages))

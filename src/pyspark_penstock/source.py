@@ -1,4 +1,8 @@
-"""The data source as Spark sees it: readers and writers. What they do is in `penstock.pipeline`."""
+"""The data source as Spark sees it: readers and writers. What they do is in `penstock.pipeline`.
+
+Spark starts a Python process for every question it has (which columns, which tasks, how to write, commit), and each
+loads this module anew. So what only some of them need is imported where it is used: the client, compiled loops.
+"""
 
 import asyncio
 import gc
@@ -7,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,19 +32,18 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.client.errors import ClientError
-from penstock.client.types import TopicPartition
 from penstock.pipeline.errors import PipelineError
 from penstock.pipeline.filters import EVERYTHING, read_filters
 from penstock.pipeline.formats.columns import output_schema
-from penstock.pipeline.group_names import name_of, tell_name
 from penstock.pipeline.limits import Admission
 from penstock.pipeline.offsets import Offsets, split_start, to_json_dict, with_start
 from penstock.pipeline.options import SourceOptions
-from penstock.pipeline.planning import OffsetRange, make_ranges, plan_tasks
-from penstock.pipeline.reader import TopicReader
-from penstock.pipeline.sink import SinkOptions
+from penstock.pipeline.sink_options import SinkOptions
 from pyspark_penstock.sink import PenstockBatchWriter, PenstockStreamWriter
+
+if TYPE_CHECKING:
+    from penstock.pipeline.planning import OffsetRange
+    from penstock.pipeline.reader import TopicReader
 
 log = logging.getLogger("penstock.pipeline")
 
@@ -52,7 +55,7 @@ _PUSHDOWN_WORKER = "data_source_pushdown_filters"
 class RangesPartition(InputPartition):
     """The work of one task. With a token the task also tells the reader what the query is called."""
 
-    def __init__(self, ranges: list[OffsetRange], token: str | None = None) -> None:
+    def __init__(self, ranges: list["OffsetRange"], token: str | None = None) -> None:
         super().__init__(None)
         self.ranges = ranges
         self.token = token
@@ -110,7 +113,11 @@ class _Reading:
             self._tell_name(partition.token, partition.ranges[0])
         return read_ranges(self.source_options, partition.ranges)
 
-    def _tell_name(self, token: str, known: OffsetRange) -> None:
+    def _tell_name(self, token: str, known: "OffsetRange") -> None:
+        from penstock.client.errors import ClientError
+        from penstock.client.types import TopicPartition
+        from penstock.pipeline.group_names import name_of, tell_name
+
         context = TaskContext.get()
         described = context.getLocalProperty("spark.job.description")
         name = name_of(described, context.getLocalProperty("sql.streaming.queryId"))
@@ -123,7 +130,9 @@ class _Reading:
         except ClientError as error:
             log.warning("the query's progress is not shown as a group: %s", error)
 
-    def tasks(self, ranges: list[OffsetRange], token: str | None = None) -> list[InputPartition]:
+    def tasks(self, ranges: list["OffsetRange"], token: str | None = None) -> list[InputPartition]:
+        from penstock.pipeline.planning import plan_tasks
+
         planned = plan_tasks(ranges, self.source_options, _PARALLELISM)
         return [RangesPartition(work, token if number == 0 else None) for number, work in enumerate(planned)]
 
@@ -132,6 +141,8 @@ class PenstockBatchReader(_Reading, DataSourceReader):
     bounds = EVERYTHING
 
     def partitions(self) -> Sequence[InputPartition]:
+        from penstock.pipeline.reader import TopicReader
+
         reader = TopicReader(self.source_options)
         try:
             return self.tasks(reader.batch_ranges(self.bounds)) or [RangesPartition([])]
@@ -160,9 +171,11 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
         self._published: Offsets = {}
 
     @property
-    def reader(self) -> TopicReader:
+    def reader(self) -> "TopicReader":
         """Made where it is used: this object also travels to executors."""
         if self._reader is None:
+            from penstock.pipeline.reader import TopicReader
+
             self._reader = TopicReader(self.source_options)
         return self._reader
 
@@ -211,6 +224,8 @@ class PenstockStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvai
         return to_json_dict(self.reader.newest_offsets({}))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        from penstock.pipeline.planning import make_ranges
+
         last, begin = split_start(end)
         if start:
             begin, _ = split_start(start)

@@ -20,12 +20,13 @@ pytest.importorskip("pyarrow", reason="the pipeline's libraries are not installe
 import pyarrow as pa
 
 from penstock.pipeline import sink
-from penstock.pipeline.abandoned import new_job, refuse_late_job
+from penstock.pipeline.abandoned import refuse_late_job
 from penstock.pipeline.errors import PipelineError
 from penstock.pipeline.fetching import read_ranges
 from penstock.pipeline.options import SourceOptions
 from penstock.pipeline.reader import TopicReader
 from penstock.pipeline.sink import Attempt, SinkOptions
+from penstock.pipeline.sink_options import new_job
 from tests.pipeline.test_source import fill, load
 
 

@@ -6,22 +6,17 @@ before, so that nobody else's clock decides over it.
 """
 
 import logging
-import uuid
 
 from penstock.client.cluster import Cluster
 from penstock.client.transactions import abort_all, list_open_transactions
 from penstock.pipeline.errors import JobFailed
+from penstock.pipeline.sink_options import JOB_PREFIX
 
 log = logging.getLogger("penstock.pipeline")
 
 ID_PREFIX = "penstock-sink/"
-JOB_PREFIX = "job-"
 _JOB_MS = 86_400_000
 _JOB_MAY_TAKE_MS = _JOB_MS - 3_600_000  # so that clocks may differ
-
-
-def new_job(now_ms: int) -> str:
-    return f"{JOB_PREFIX}{now_ms:x}-{uuid.uuid4().hex}"
 
 
 def refuse_late_job(job: str, now_ms: int) -> None:

@@ -26,7 +26,7 @@ from penstock.client.errors import ClientError
 from penstock.client.options import ConnectionOptions
 from penstock.client.raw import RawClient
 from penstock.client.transactions import BatchWriter, Prepared, TransactionalWriter, speaks_two_phase
-from penstock.pipeline.abandoned import ID_PREFIX, JOB_PREFIX, abort_losers, refuse_late_job
+from penstock.pipeline.abandoned import ID_PREFIX, abort_losers, refuse_late_job
 from penstock.pipeline.decisions import (
     DECISIONS_TOPIC,
     Decision,
@@ -38,7 +38,7 @@ from penstock.pipeline.decisions import (
 )
 from penstock.pipeline.errors import BrokerAway, PipelineError
 from penstock.pipeline.formats.columns import TypedRows
-from penstock.pipeline.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, SinkOptions
+from penstock.pipeline.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, JOB_PREFIX, SinkOptions
 
 __all__ = [
     "Attempt",

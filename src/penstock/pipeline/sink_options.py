@@ -1,5 +1,6 @@
 """Options of the sink: those of Spark's own Kafka sink, and ours. Unknown names are refused with the nearest."""
 
+import uuid
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -21,6 +22,14 @@ _KAFKA_REFUSED = {
     "value.serializer": "values are written as they are, or typed with valueFormat",
     "transactional.id": "every task attempt has a transaction of its own",
 }
+
+
+JOB_PREFIX = "job-"
+
+
+def new_job(now_ms: int) -> str:
+    """The name of a batch write as a query, with when it began."""
+    return f"{JOB_PREFIX}{now_ms:x}-{uuid.uuid4().hex}"
 
 
 class SinkOptions(NamedTuple):

@@ -7,7 +7,6 @@ Bad records stop the query with their position and the reason (`mode=FAILFAST`),
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.pipeline.errors import PipelineError
 from penstock.pipeline.formats.codec import BadRecord, BinaryCodec, Codec, StringCodec
@@ -125,6 +124,8 @@ def _text_headers(kind: pa.DataType) -> pa.DataType:
 
 def _decode_headers(column: pa.Array) -> pa.Array:
     """Text wherever it is text; a header that is not becomes null, as headers of several formats may be mixed."""
+    import pyarrow.compute as pc  # costs a tenth of a second, which planners need not pay
+
     entries = column.flatten()
     values = StringCodec().decode(entries.field("value")).column
     kind = _text_headers(column.type)

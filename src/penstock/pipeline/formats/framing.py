@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.pipeline.formats.codec import BadRecord
 
@@ -49,6 +48,8 @@ def split_frames(column: pa.Array) -> Unframed:
 
 def add_frames(column: pa.Array, ids: pa.Array) -> pa.Array:
     """Frames every value that is not null; a null stays one."""
+    import pyarrow.compute as pc
+
     if column.null_count < len(column) and pc.and_(column.is_valid(), ids.is_null()).true_count:
         raise BadRecord("a record to be framed has no schema id")
     numbers = np.asarray(ids.fill_null(0)).astype(">i4")
