@@ -21,7 +21,7 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 @click.option("--workloads", "patterns", default="", metavar="NAMES", help="Only these; commas, `*` matches.")
 @click.option("--list", "listing", is_flag=True, help="Print the workloads' names and stop.")
 @click.option("--repetitions", type=click.IntRange(min=1), help="How often each is run.  [default: 3, quick: 1]")
-@click.option("--quick", is_flag=True, help="Fewer workloads, short runs: five minutes on two cores.")
+@click.option("--quick", is_flag=True, help="Fewer workloads, short runs, once: minutes.")
 @click.option("--subjects", default="penstock,kafka,nats", show_default=True, help="Who is compared.")
 @click.option(
     "--data", type=_DIRECTORY, help="Where the brokers keep their data.  [default: the temporary directory]"
