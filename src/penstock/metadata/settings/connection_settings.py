@@ -48,8 +48,8 @@ class ConnectionSettings(Struct, frozen=True, kw_only=True):
     metrics_listener: Annotated[
         str | None,
         Text(
-            "Where metrics are served over HTTP (GET /metrics, as Prometheus reads them), as host:port; port 0 picks a "
-            "free one. Without it they are not.",
+            "Where metrics are served over HTTP (GET /metrics, as Prometheus reads them), as host:port; port 0 picks "
+            "a free one. Without it they are not.",
         ),
     ] = None
     advertised_listeners: Annotated[
