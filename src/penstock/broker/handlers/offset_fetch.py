@@ -49,6 +49,9 @@ async def _fetch(
         group.topics = _resolve(broker, context, group.topics, refused)
     answer = await broker.groups.fetch_offsets(group, require_stable)
     if isinstance(answer, ErrorCode):
+        # Both make a client look for its coordinator again; the other one is unknown to aiokafka here, and fatal.
+        if answer == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            answer = ErrorCode.NOT_COORDINATOR
         return ResponseGroup(group.group_id, error_code=answer)
     if answer.error_code:
         return answer
