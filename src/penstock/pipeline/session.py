@@ -8,7 +8,8 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -77,7 +78,8 @@ def make_session(
         builder = builder.config(key, value)
     interrupted = signal.getsignal(signal.SIGINT)
     try:
-        session = builder.getOrCreate()
+        with nullcontext() if master.startswith("local") else _code_on_path():
+            session = builder.getOrCreate()
     except Exception as error:  # the edge to Java: anything may come out of a launch
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise PipelineError(
@@ -89,6 +91,21 @@ def make_session(
     if not master.startswith("local"):
         session.sparkContext.addPyFile(code_archive())
     return session
+
+
+@contextmanager
+def _code_on_path() -> Iterator[None]:
+    """For the Java that is started inside: it plans sources and sinks on this machine, but with the Python of the
+    executors, which need not know Penstock. Other processes must not see the zip: it is not all of Penstock."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [before, code_archive()]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def _settings(master: str, given: Mapping[str, str], scratch: str | None, archives: str | None) -> dict[str, str]:
