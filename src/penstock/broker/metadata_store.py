@@ -83,6 +83,8 @@ class _MetadataDirectory(LogDirectory):
             self.on_disk[log_name] = None
         else:
             self.disk.make_dirs(f"{self.path}/{log_name}")
+        # Also when it was there: an earlier start may have ended before. A vote in it must not vanish with its name.
+        self.disk.sync_dir(self.path)
 
     def write_checkpoints(self, *, closing: bool = False) -> None:
         self.checkpoints_urgent = False
