@@ -5,6 +5,7 @@ log (`archive_table`). Rows of one partition are in the order of their offsets.
 """
 
 import json
+import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -88,7 +89,8 @@ class Storage(NamedTuple):
 
     @staticmethod
     def of(root: str, options: Mapping[str, str] | None = None) -> "Storage":
-        return Storage(root.rstrip("/"), dict(options or {}))
+        """A directory is named from the root: executors need not run where the driver does."""
+        return Storage(root.rstrip("/") if "://" in root else os.path.abspath(root), dict(options or {}))
 
     @property
     def is_local(self) -> bool:
