@@ -1,7 +1,9 @@
 """Bugs that Kafka had, each as the story in which it lost something; here nothing may be lost."""
 
+from penstock.log.appending import AppendResult
 from penstock.log.partition_log import PartitionLog
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, Refusal
+from penstock.records.builder import build_batch
 from penstock.replication.follower_state import Fetched, FetchPosition, Kind
 from tests.replication.model_cluster import LAG_MAX_MS, ModelCluster, Replica, content_of
 
@@ -442,3 +444,30 @@ def test_a_fetch_of_the_incarnation_before_does_not_let_the_new_one_join() -> No
     drain(cluster)
     assert cluster.controller.isr == {1, 2}
     cluster.check()
+
+
+def test_a_new_leader_lets_a_producer_try_again_what_the_last_one_did_not_answer() -> None:
+    """librdkafka with requests in flight at both: a new epoch in its answer to a gap would write records twice."""
+    cluster = quiet()
+    a, b, c = cluster.replicas.values()
+
+    def send(leader: Replica, sequence: int) -> AppendResult | Refusal:
+        batch = build_batch([(None, b"%d" % sequence)], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        return leader.partition.append(batch, cluster.now_ms)
+
+    def code_of(answer: AppendResult | Refusal) -> ErrorCode:
+        return answer.code if isinstance(answer, Refusal) else ErrorCode.NONE
+
+    assert code_of(send(a, 0)) == ErrorCode.NONE
+    a.log.flush()
+    for follower in (b, c):
+        replicate(cluster, follower, 2)
+    assert code_of(send(a, 1)) == ErrorCode.NONE  # nobody else has it, and nobody will answer it
+    depose(cluster, a)
+    leader, other = (b, c) if b.partition.is_leader else (c, b)
+    assert code_of(send(leader, 2)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert code_of(send(leader, 1)) == ErrorCode.NONE
+    assert code_of(send(leader, 2)) == ErrorCode.NONE
+    cluster.clock.value_ms += 60_000
+    replicate(cluster, other, 2)
+    assert code_of(send(leader, 4)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "nothing is on its way any more"

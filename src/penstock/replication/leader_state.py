@@ -16,6 +16,7 @@ from penstock.model.errors import ErrorCode
 
 UNKNOWN_OFFSET = -1
 NO_BROKER_EPOCH = -1
+_YOUNG_MS = 30_000  # what clients wait for an answer by default
 
 # Whether the broker with this id may join the in-sync set in this incarnation and from this directory: registered
 # with just this broker epoch, unfenced, not shutting down, the replica in order.
@@ -103,6 +104,7 @@ class LeaderState:
         "_eligible",
         "_lag_max_ms",
         "_now_ms",
+        "_since_ms",
         "broker_id",
         "epoch_start_offset",
         "is_recovering",
@@ -142,8 +144,13 @@ class LeaderState:
         self.progress: dict[int, ReplicaProgress] = {}
         self._eligible = eligible
         self._lag_max_ms = lag_max_ms
-        self._now_ms = now_ms
+        self._now_ms = self._since_ms = now_ms
         self._follow_replicas(state, now_ms)
+
+    @property
+    def is_young(self) -> bool:
+        """Whether requests to the leader before this one may still be unanswered, as clients see it."""
+        return self._now_ms - self._since_ms < _YOUNG_MS
 
     # -- committed metadata ---------------------------------------------------------------------------------------
 

@@ -39,6 +39,10 @@ _MOVES = frozenset({Kind.TRUNCATE, Kind.RESTART, Kind.APPEND})
 _NOT_ENOUGH = Refusal(
     ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas asks for; nothing was written"
 )
+_EARLIER_ON_ITS_WAY = Refusal(
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    "this leader is new, and earlier batches of this producer may still be on their way here; nothing was written",
+)
 
 
 class LeaderRules(NamedTuple):
@@ -163,6 +167,10 @@ class Partition:
             self._written()
             if self._end_watchers:
                 self._wake_end_watchers()
+        elif (
+            result.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.leader_state and self.leader_state.is_young
+        ):
+            return _EARLIER_ON_ITS_WAY  # decision 4: a new epoch of the producer could write records twice
         return result
 
     def append_own(self, batch: bytearray, now_ms: int) -> AppendResult | Refusal:
