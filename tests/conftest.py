@@ -12,6 +12,7 @@ TOGETHER = ("cluster", "pipeline", "conformance", "crash", "sim")
 """Suites that one process runs as a whole, longest first: they share a broker, a JVM or Spark, or they take times."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `pytest -n 2`: a suite of `TOGETHER` stays together, elsewhere a file does. Long ones begin first."""
     here = Path(__file__).parent

@@ -81,10 +81,12 @@ def test_a_failure_is_told_with_its_last_lines(monkeypatch: pytest.MonkeyPatch) 
 def test_the_command_runs_seeds_and_one_of_them_again() -> None:
     from click.testing import CliRunner
 
-    from penstock.cli.sim import sim
+    from penstock.cli.main import cli
 
-    many = CliRunner().invoke(sim, ["run", "--seeds", "2", "--nodes", "1", "--jobs", "2"], standalone_mode=False)
+    many = CliRunner().invoke(
+        cli, ["sim", "run", "--seeds", "2", "--nodes", "1", "--jobs", "2"], standalone_mode=False
+    )
     assert (many.exception, many.return_value) == (None, 0)
-    one = CliRunner().invoke(sim, ["run", "--seed", "1", "--nodes", "1", "--trace"], standalone_mode=False)
+    one = CliRunner().invoke(cli, ["sim", "run", "--seed", "1", "--nodes", "1", "--trace"], standalone_mode=False)
     assert (one.exception, one.return_value) == (None, 0)
     assert "n1       serves" in one.output

@@ -5,6 +5,7 @@ the chore, so that an idle broker has none. It can die at any time; then the rou
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import subprocess
@@ -140,7 +141,8 @@ class CompactionProcess:
         self._child.wait()
         for pipe in (self._child.stdin, self._child.stdout):
             assert pipe is not None
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):  # what it was not told before it died
+                pipe.close()
 
 
 class ProcessWorker:
