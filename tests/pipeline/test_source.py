@@ -1,5 +1,6 @@
 """Topics read by Spark: batches, streams, limits, what is lost, and the lag that everybody sees."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,13 @@ def test_offsets_bound_a_batch(spark: Any, broker: Broker) -> None:
 
 def test_filters_on_partition_offset_and_time_read_less(spark: Any, broker: Broker) -> None:
     """Every task reads at most ten offsets here, so the number of tasks says how much is fetched."""
-    fill(broker, "filtered", 300)
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topic("filtered", 3)
+    now_ms = time.time_ns() // 1_000_000
+    with Producer(broker.bootstrap) as producer:
+        for number in range(300):  # no two of a partition in one millisecond
+            producer.send("filtered", b"value", partition=number % 3, timestamp_ms=now_ms - 300 + number)
+        producer.flush()
     frame = load(spark, broker, "filtered", maxRecordsPerPartition="10")
     everything = frame.select("partition", "offset", "timestamp").collect()
     end = 1 + max(row.offset for row in everything if row.partition == 1)
