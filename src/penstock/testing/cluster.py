@@ -13,6 +13,7 @@ use `async with Cluster()` and `await asyncio.to_thread(cluster.restart, 1)`.
 
 import asyncio
 import contextlib
+import os
 import random
 import shutil
 import socket
@@ -36,6 +37,7 @@ _WAIT_SECONDS = 30.0
 _POLL_SECONDS = 0.005
 # Below the range from which systems draw ports for outgoing connections, which could take one while a broker is down.
 _PORTS = range(20_000, 32_000)
+_SHARE = 2_000
 
 
 class Cluster:
@@ -264,9 +266,16 @@ def _knows(broker: RunningBroker, topic: str) -> bool:
     return broker.image.topic(topic) is not None
 
 
-def free_ports(count: int, candidates: Sequence[int] = _PORTS) -> list[int]:
-    """Ports that nobody listens on, in random order."""
+def free_ports(count: int, candidates: Sequence[int] | None = None) -> list[int]:
+    """Ports that nobody listens on, in random order.
+
+    Processes that run tests side by side look in different places, as far as that goes: the port of a member that is
+    down for a moment is free for whoever asks.
+    """
     found: list[int] = []
+    if candidates is None:
+        first = os.getpid() % (len(_PORTS) // _SHARE) * _SHARE
+        candidates = _PORTS[first : first + _SHARE]
     for port in random.sample(candidates, len(candidates)):
         with socket.socket() as probe:
             try:
