@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.testing.cluster import free_ports
+from penstock.net.free_ports import free_ports
 from tests.cluster.fault_clients import (
     ConfluentTraffic,
     JavaTraffic,

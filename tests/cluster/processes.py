@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.cli.cluster_up import Member, write_configuration
-from penstock.testing.cluster import free_ports
+from penstock.net.free_ports import free_ports
 from tests.waiting import eventually
 
 READY_SECONDS = 60.0

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from penstock.net.free_ports import free_ports
 from penstock.testing import Cluster
-from penstock.testing.cluster import free_ports
 from tests.cluster.traffic import Writer, read_all
 from tests.waiting import eventually
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.peers import Peers
+from penstock.net.free_ports import free_ports
 from penstock.testing import Broker
-from penstock.testing.cluster import free_ports
 from penstock.wire.generated.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tests.cluster.traffic import Writer, read_all
 

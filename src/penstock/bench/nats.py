@@ -12,8 +12,8 @@ from typing import Any
 
 from penstock.bench import artifacts
 from penstock.bench.loads.connection import HOST
-from penstock.bench.processes import free_ports
 from penstock.bench.subjects import NATS, Setup, Subject
+from penstock.net.free_ports import free_ports
 
 _CALL_SECONDS = 30.0
 _INBOX = "_INBOX.bench"

@@ -1,10 +1,8 @@
 """A broker as a process under measurement: its CPU seconds and memory as the kernel counts them."""
 
 import os
-import random
 import re
 import resource
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -75,23 +73,6 @@ def allow_many_files() -> None:
     """As many open files as the machine lets us have: thousands of connections, and of partitions in the brokers."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now; below the range that the kernel gives to outgoing connections."""
-    found: list[int] = []
-    first = random.randrange(19_000, 31_000)
-    for port in range(first, 32_500):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise RuntimeError(f"{count} free ports were not found")
 
 
 def allocated_bytes(directories: Sequence[Path]) -> int:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from penstock.bench import artifacts, topics
 from penstock.bench.loads.connection import HOST
-from penstock.bench.processes import MeasuredProcess, allocated_bytes, free_ports
+from penstock.bench.processes import MeasuredProcess, allocated_bytes
+from penstock.net.free_ports import free_ports
 
 PENSTOCK, KAFKA, NATS = "penstock", "kafka", "nats"
 TITLES = {PENSTOCK: "Penstock", KAFKA: "Kafka", NATS: "NATS"}

@@ -9,16 +9,20 @@ from penstock.cli.exits import USAGE, Failure
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-bootstrap_option = click.option(
-    "--bootstrap",
-    "-b",
-    default="localhost:9092",
-    show_default=True,
-    envvar="PENSTOCK_BOOTSTRAP",
-    show_envvar=True,
-    metavar="HOST:PORT",
-    help="A broker to begin with; several separated by commas.",
-)
+
+def bootstrap_option_named(*names: str) -> Callable[[F], F]:
+    return click.option(
+        *names,
+        default="localhost:9092",
+        show_default=True,
+        envvar="PENSTOCK_BOOTSTRAP",
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="A broker to begin with; several separated by commas.",
+    )
+
+
+bootstrap_option = bootstrap_option_named("--bootstrap", "-b")
 output_option = click.option(
     "--output",
     "-o",

@@ -16,7 +16,7 @@ import click
 
 import penstock.cli
 from penstock.cli.exits import FAILED, OK, Failure, talk
-from penstock.cli.options import parse_assignments
+from penstock.cli.options import bootstrap_option_named, parse_assignments
 from penstock.cli.output import print_facts, print_json, print_rows
 
 if TYPE_CHECKING:
@@ -48,17 +48,7 @@ def pipeline() -> None:
 
 
 _COMMON: list[Callable[[Any], Any]] = [
-    click.option(
-        "--bootstrap",
-        "--bootstrap-server",
-        "-b",
-        default="localhost:9092",
-        show_default=True,
-        envvar="PENSTOCK_BOOTSTRAP",
-        show_envvar=True,
-        metavar="HOST:PORT",
-        help="A broker to begin with; several separated by commas.",
-    ),
+    bootstrap_option_named("--bootstrap", "--bootstrap-server", "-b"),
     click.option(
         "--property", "properties", multiple=True, metavar="NAME=VALUE", help="A client setting; may be repeated."
     ),

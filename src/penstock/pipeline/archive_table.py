@@ -17,7 +17,8 @@ from typing import Any
 
 from penstock.model.ids import TopicPartition
 from penstock.pipeline.archive_files import PARTITION_COLUMNS, ArchiveFile, Storage, row_schema
-from penstock.pipeline.errors import JobFailed, PipelineError
+from penstock.pipeline.delta_commit import commit_to
+from penstock.pipeline.errors import PipelineError
 from penstock.pipeline.offsets import Offsets
 
 CLUSTER_PROPERTY = "penstock.cluster.id"
@@ -159,23 +160,8 @@ class ArchiveTable:
         self._write(actions, [])
 
     def _write(self, actions: list[Any], transactions: list[Any]) -> None:
-        from deltalake.exceptions import CommitFailedError
-        from deltalake.transaction import CommitProperties
-
-        try:
-            self._table.create_write_transaction(
-                actions,
-                "append",
-                row_schema(),
-                list(PARTITION_COLUMNS),
-                commit_properties=CommitProperties(app_transactions=transactions),
-            )
-        except CommitFailedError as error:
-            raise JobFailed(
-                f"somebody else changed the archive at {self.storage.root} meanwhile ({error})",
-                hint="let one job archive into a table at a time, then run this again",
-            ) from error
-        self._table.update_incremental()
+        meaning = f"the archive at {self.storage.root}"
+        commit_to(self._table, row_schema(), PARTITION_COLUMNS, actions, transactions, meaning)
 
     # -- content --------------------------------------------------------------------------------------------------
 

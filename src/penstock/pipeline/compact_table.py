@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 
 from penstock.model.ids import TopicPartition
 from penstock.pipeline.archive_files import Storage
-from penstock.pipeline.errors import JobFailed, PipelineError
+from penstock.pipeline.delta_commit import commit_to
+from penstock.pipeline.errors import PipelineError
 from penstock.pipeline.offsets import Offsets
 from penstock.pipeline.schema import HEADER_TYPE
 
@@ -233,8 +234,7 @@ class LatestTable:
 
     def commit(self, added: Iterable[LatestFile], removed: Iterable[LatestFile], positions: Offsets) -> None:
         """New files for old ones, and how far the archive is read: all or nothing."""
-        from deltalake.exceptions import CommitFailedError
-        from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
+        from deltalake.transaction import AddAction, RemoveAction, Transaction
 
         now_ms = time.time_ns() // 1_000_000
         actions: list[Any] = [
@@ -245,17 +245,4 @@ class LatestTable:
             RemoveAction(file.path, True, now_ms, file.size_bytes, file.partition_values()) for file in removed
         ]
         moved = [Transaction(_position_id(tp), offset, now_ms) for tp, offset in positions.items()]
-        try:
-            self._table.create_write_transaction(
-                actions,
-                "append",
-                row_schema(),
-                list(PARTITION_COLUMNS),
-                commit_properties=CommitProperties(app_transactions=moved),
-            )
-        except CommitFailedError as error:
-            raise JobFailed(
-                f"somebody else changed the table at {self.storage.root} meanwhile ({error})",
-                hint="let one job compact into a table at a time, then run this again",
-            ) from error
-        self._table.update_incremental()
+        commit_to(self._table, row_schema(), PARTITION_COLUMNS, actions, moved, f"the table at {self.storage.root}")

@@ -160,16 +160,15 @@ class Partition:
 
     def append(self, batches: bytearray | memoryview, now_ms: int, acks: int = -1) -> AppendResult | Refusal:
         """Appends a producer's batch. It is committed when `when_committed` says so, or at once."""
-        if self.leader_state is not None and acks == -1 and self.leader_state.is_under_min_isr:
+        state = self.leader_state
+        if state is not None and acks == -1 and state.is_under_min_isr:
             return _NOT_ENOUGH
         result = self.log.append_as_leader(batches, self.leader_epoch, now_ms)
         if isinstance(result, AppendResult):
             self._written()
             if self._end_watchers:
                 self._wake_end_watchers()
-        elif (
-            result.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.leader_state and self.leader_state.is_young
-        ):
+        elif state is not None and state.is_young and result.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return _EARLIER_ON_ITS_WAY  # decision 4: a new epoch of the producer could write records twice
         return result
 

@@ -13,12 +13,9 @@ use `async with Cluster()` and `await asyncio.to_thread(cluster.restart, 1)`.
 
 import asyncio
 import contextlib
-import os
-import random
 import shutil
-import socket
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
@@ -29,15 +26,13 @@ from penstock.broker.broker import Broker as RunningBroker
 from penstock.metadata.image import MetadataImage
 from penstock.model.ids import format_uuid, new_uuid
 from penstock.model.ports import SystemRng
+from penstock.net.free_ports import free_ports
 from penstock.testing.broker import Broker
 
 T = TypeVar("T")
 
 _WAIT_SECONDS = 30.0
 _POLL_SECONDS = 0.005
-# Below the range from which systems draw ports for outgoing connections, which could take one while a broker is down.
-_PORTS = range(20_000, 32_000)
-_SHARE = 2_000
 
 
 class Cluster:
@@ -264,25 +259,3 @@ class Cluster:
 
 def _knows(broker: RunningBroker, topic: str) -> bool:
     return broker.image.topic(topic) is not None
-
-
-def free_ports(count: int, candidates: Sequence[int] | None = None) -> list[int]:
-    """Ports that nobody listens on, in random order.
-
-    Processes that run tests side by side look in different places, as far as that goes: the port of a member that is
-    down for a moment is free for whoever asks.
-    """
-    found: list[int] = []
-    if candidates is None:
-        first = os.getpid() % (len(_PORTS) // _SHARE) * _SHARE
-        candidates = _PORTS[first : first + _SHARE]
-    for port in random.sample(candidates, len(candidates)):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise OSError("no free ports for the brokers of a cluster")
