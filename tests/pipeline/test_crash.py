@@ -1,5 +1,5 @@
 """SIGKILL of driver, executors and broker while an archive, a replay and a sink are at work: nothing is lost, nothing
-is there twice, no transaction is left open.
+is there twice, no transaction is left open, and the audit says so too.
 
 All three jobs run in one driver, a process of its own, so every kill hits all three in the middle of something.
 """
@@ -10,8 +10,10 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,14 +22,15 @@ from penstock.client.options import ConnectionOptions
 from penstock.client.sync import Admin, Consumer, Producer
 from penstock.client.transactions import list_open_transactions
 from penstock.client.types import LATEST, TopicPartition
-from tests.pipeline.conftest import require_spark
 from tests.processes import BrokerProcess
 from tests.waiting import eventually
 
 pytest.importorskip("deltalake", reason="the pipeline's libraries are not installed: pip install penstock[pipeline]")
 
+from penstock.pipeline import JobContext
 from penstock.pipeline.archive_files import Storage
 from penstock.pipeline.archive_table import ArchiveTable
+from penstock.pipeline.audit_job import audit
 from tests.pipeline.crash_driver import REPLAYED, SOURCE, SUNK
 
 ROOT = Path(__file__).parents[2]
@@ -143,7 +146,7 @@ class Acknowledged:
     """What a producer sent and the broker acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._producer = Producer(bootstrap, delivery_timeout_ms=120_000)
+        self._producer = Producer(bootstrap, delivery_timeout_ms=120_000, audit=True)
         self._producer.start()
         self._waiting: list[tuple[bytes, object]] = []
         self.values: list[bytes] = []
@@ -164,6 +167,7 @@ class Acknowledged:
         self._waiting = []
 
     def close(self) -> None:
+        """Also tells the rest of the counters, which the audit wants complete."""
         self._producer.stop()
 
 
@@ -217,8 +221,29 @@ def verify(bootstrap: str, directory: Path, acknowledged: list[bytes]) -> None:
     assert open_transactions(bootstrap) == []
 
 
-def run_rounds(tmp_path: Path, rounds: int) -> None:
+def verify_by_audit(spark: Any, bootstrap: str, directory: Path, records: int) -> None:
+    """The job's word on topics, sequences, the producer's counters and the archive; it fails if a file is gone."""
+    context, table = JobContext(bootstrap, spark=spark), directory / "table"
+    summary = audit(context, [SOURCE, REPLAYED, SUNK], archive=str(table))
+    assert summary.passed, summary.rows
+    kinds = {finding["kind"] for finding in summary.rows}
+    assert kinds <= {"archive_behind"}, summary.rows  # the two topics that nobody archives
+    facts = summary.facts
+    assert (facts["records"], facts["open"]) == (3 * records, 0)
+    assert facts["archive"] == {"rows": records, "compared": records}
+    assert facts["cells_of_counters"] >= PARTITIONS
+    archive = ArchiveTable(Storage.of(str(table)))
+    archive.load()
+    (table / archive.files()[-1].path).unlink()
+    damaged = audit(context, [SOURCE], archive=str(table))
+    assert not damaged.passed
+    assert {"archive_file_missing", "archive_missing"} <= {finding["kind"] for finding in damaged.rows}
+
+
+def run_rounds(spark: Any, tmp_path: Path, rounds: int) -> None:
     chance = random.Random(rounds)
+    kills: Counter[str] = Counter()
+    began = time.monotonic()
     with BrokerProcess(tmp_path / "broker") as broker:
         with Admin(broker.bootstrap) as admin:
             for topic in (SOURCE, REPLAYED, SUNK):
@@ -229,13 +254,16 @@ def run_rounds(tmp_path: Path, rounds: int) -> None:
             driver.start()
             for _ in range(rounds):
                 driver.wait_for_progress(sent)
-                eventually(driver.kill_executors, PATIENCE_SECONDS, interval=chance.uniform(0.01, 0.2))
+                pause = chance.uniform(0.01, 0.2)
+                kills["executor"] += eventually(driver.kill_executors, PATIENCE_SECONDS, interval=pause)
                 driver.wait_for_progress(sent)
                 sent.send(BURST)
                 broker.kill()
                 broker.start()
+                kills["broker"] += 1
                 driver.wait_for_progress(sent)
                 driver.kill()
+                kills["driver"] += 1
                 sent.flush()
                 driver.start()
             driver.finish()
@@ -243,16 +271,25 @@ def run_rounds(tmp_path: Path, rounds: int) -> None:
         finally:
             driver.close()
             sent.close()
+        audited_at = time.monotonic()
+        verify_by_audit(spark, broker.bootstrap, driver.directory, len(sent.values))
+    now = time.monotonic()
+    moved = sum(driver.told()[job] for job in JOBS)
+    print(
+        f"rounds {rounds}, killed: {', '.join(f'{kind} {count}' for kind, count in sorted(kills.items()))}; "
+        f"{len(sent.values)} records, each once in archive, replay and sink, which moved {moved} times; audit passed; "
+        f"{now - began:.0f} s, of which two audits {now - audited_at:.0f} s"
+    )
 
 
+@pytest.mark.figures
 @pytest.mark.timeout(1200)
-def test_every_kind_of_death_once(tmp_path: Path) -> None:
-    require_spark()
-    run_rounds(tmp_path, 1)
+def test_every_kind_of_death_once(spark: Any, tmp_path: Path) -> None:
+    run_rounds(spark, tmp_path, 1)
 
 
 @pytest.mark.soak
+@pytest.mark.figures
 @pytest.mark.timeout(3600)
-def test_every_kind_of_death_ten_times(tmp_path: Path) -> None:
-    require_spark()
-    run_rounds(tmp_path, 10)
+def test_every_kind_of_death_ten_times(spark: Any, tmp_path: Path) -> None:
+    run_rounds(spark, tmp_path, 10)
