@@ -277,7 +277,7 @@ def run_rounds(spark: Any, tmp_path: Path, rounds: int) -> None:
     moved = sum(driver.told()[job] for job in JOBS)
     print(
         f"rounds {rounds}, killed: {', '.join(f'{kind} {count}' for kind, count in sorted(kills.items()))}; "
-        f"{len(sent.values)} records, each once in archive, replay and sink, which moved {moved} times; audit passed; "
+        f"{len(sent.values)} records, each once in archive, replay and sink, that moved {moved} times; audit passed; "
         f"{now - began:.0f} s, of which two audits {now - audited_at:.0f} s"
     )
 
