@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from penstock.cli.cluster_up import Member, write_configuration
+from penstock.cli.cluster_up import write_configuration
+from penstock.cli.members import Member
 from penstock.net.free_ports import free_ports
 from tests.waiting import eventually
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.cluster_up import Member
+from penstock.cli.members import Member
 from penstock.net.free_ports import free_ports
 from penstock.wire.generated.describe_quorum import DescribeQuorumRequest
 from tests.cluster.fault_rounds import SETTINGS, TOPIC, FaultRounds

@@ -1,7 +1,8 @@
 """Where a client is told to find a broker.
 
 This broker: the advertised address of the listener the client came by, else the very address by which it came, so
-that localhost, LAN and container networks need no configuration. Other brokers: as they registered.
+that localhost, LAN and container networks need no configuration. Other brokers: as they registered; those that share
+an address with this one (`penstock up --brokers N`) at the same host, by their own ports.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,13 +21,18 @@ class Endpoint(NamedTuple):
 
 def endpoint_of(broker: "Broker", context: "RequestContext", which: BrokerImage) -> Endpoint | None:
     """None when that broker has no listener of the name by which the client came."""
+    settings = broker.settings
     if which.id == broker.node_id:
-        for listener in broker.settings.advertised_listener_list:
+        for listener in settings.advertised_listener_list:
             if listener.name == context.listener_name:
                 return Endpoint(listener.host, listener.port)
         return Endpoint(*context.local_address)
     registered = which.listener(context.listener_name)
-    return Endpoint(registered.host, registered.port) if registered is not None else None
+    if registered is None:
+        return None
+    if broker.shares_address and which.host == settings.broker_host and not settings.advertised_listeners:
+        return Endpoint(context.local_address[0], registered.port)
+    return Endpoint(registered.host, registered.port)
 
 
 def reachable_brokers(broker: "Broker", context: "RequestContext") -> list[tuple[BrokerImage, Endpoint]]:

@@ -72,6 +72,8 @@ class Broker:
         """Of this incarnation, from its registration; -1 before."""
         self.lifecycle: Lifecycle | None = None
         """There once the broker joins its cluster."""
+        self.shares_address = False
+        """Brokers of this host are behind one address: clients find all of them at the host by which they came."""
         self.on_last_directory_failed: Callable[[OSError], None] | None = None
         self.clock = clock
         self.rng = rng

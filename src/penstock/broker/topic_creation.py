@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.broker.controller_channel import ControllerUnavailable
+from penstock.controller.placement import failure_domains
 from penstock.metadata.image import OFFSETS_TOPIC, TRANSACTION_TOPIC, TopicImage
 from penstock.model.errors import ErrorCode, Refusal, error_of
 from penstock.wire.generated.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -57,7 +58,7 @@ def _new_topic(broker: "Broker", name: str) -> NewTopic:
     else:
         return NewTopic(name, -1, -1)
     configs = {"cleanup.policy": "compact", **own}
-    brokers = len(broker.image.usable_brokers())  # the controller adds replicas when more come
+    domains = failure_domains(broker.image)  # the controller adds replicas when more come
     return NewTopic(
-        name, partitions, max(1, min(factor, brokers)), configs=[Config(key, value) for key, value in configs.items()]
+        name, partitions, max(1, min(factor, domains)), configs=[Config(key, value) for key, value in configs.items()]
     )

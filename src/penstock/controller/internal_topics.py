@@ -1,4 +1,5 @@
 """The broker's own topics grow with the cluster: a single node makes them with one replica, three brokers want three.
+Brokers of one host count once: a second copy beside the first would be lost with it.
 
 Called by the clock. Once the new replicas are in sync, the topic asks for two of them to acknowledge.
 """
@@ -7,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from penstock.controller.decision import Decision
-from penstock.controller.placement import Place, furthest, places_of
+from penstock.controller.placement import Place, failure_domains, furthest, places_of
 from penstock.controller.reassignment import Reassignment, decide_alter_reassignments, is_reassigning
 from penstock.controller.topics import MIN_ISR, automatic_min_isr
 from penstock.metadata.image import (
@@ -41,13 +42,14 @@ def decide_grow_internal_topics(image: MetadataImage, settings: BrokerSettings, 
 
 def _growth(image: MetadataImage, settings: BrokerSettings, places: list[Place]) -> Iterator[Reassignment]:
     known = {place.broker_id: place for place in places}
+    domains = failure_domains(image)
     for name, factor in _factors(settings).items():
         topic = image.topic(name)
         if topic is None:
             continue
         counts = Counter(replica for state in topic.partitions for replica in state.replicas)
         for number, state in enumerate(topic.partitions):
-            missing = min(factor, len(places)) - len(state.replicas)
+            missing = min(factor, domains) - len(state.replicas)
             if missing <= 0 or is_reassigning(state) or not state.isr:
                 continue
             chosen = [known.get(replica, Place(replica)) for replica in state.replicas]

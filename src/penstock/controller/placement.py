@@ -30,6 +30,17 @@ def places_of(image: MetadataImage) -> list[Place]:
     return _interleaved([_interleaved(list(hosts.values())) for hosts in racks.values()])
 
 
+def failure_domains(image: MetadataImage) -> int:
+    """How many usable brokers can fail one by one: those that say they share a host are one.
+
+    Only what a broker says of its host counts here: brokers that merely listen on the same address (a cluster on one
+    machine, for trying things out) are told apart.
+    """
+    brokers = image.usable_brokers()
+    hosts = {broker.host for broker in brokers if broker.host is not None}
+    return len(hosts) + sum(broker.host is None for broker in brokers)
+
+
 def _interleaved(groups: Sequence[Sequence[Place]]) -> list[Place]:
     return [place for turn in zip_longest(*groups) for place in turn if place is not None]
 

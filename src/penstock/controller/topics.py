@@ -10,7 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from penstock.controller.decision import Decision
-from penstock.controller.placement import DirectoryChooser, places_of, plan_spread
+from penstock.controller.placement import DirectoryChooser, failure_domains, places_of, plan_spread
 from penstock.controller.topic_names import check_collision, check_topic_name, collision_refusal
 from penstock.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicImage, collision_key
 from penstock.metadata.settings import BrokerSettings, SettingError, parse_overrides
@@ -57,9 +57,9 @@ class _Plan(NamedTuple):
 
 
 def default_replication_factor(image: MetadataImage, settings: BrokerSettings) -> int:
-    """The configured factor, or as many as there are brokers up to three."""
+    """The configured factor, or as many as there are brokers up to three; brokers of one host count once."""
     chosen = settings.default_replication_factor
-    return chosen or max(1, min(_AUTOMATIC_FACTOR, len(image.usable_brokers())))
+    return chosen or max(1, min(_AUTOMATIC_FACTOR, failure_domains(image)))
 
 
 def automatic_min_isr(image: MetadataImage, settings: BrokerSettings, factor: int) -> int | None:

@@ -72,8 +72,12 @@ class Reply:
 class Connection(asyncio.BufferedProtocol):
     """Speaks length-prefixed frames. `tag` belongs to the handler."""
 
-    def __init__(self, shared: SharedState, handler: FrameHandler, listener_name: str) -> None:
+    def __init__(
+        self, shared: SharedState, handler: FrameHandler, listener_name: str, own_port: int | None = None
+    ) -> None:
+        """`own_port`: where this process is found again, for a connection that came by an address it shares."""
         self.listener_name = listener_name
+        self._own_port = own_port
         self.peer_host = "?"
         self.peer_port = 0
         self.local_address: tuple[str, int] = ("", 0)
@@ -106,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("?", 0)
         here = transport.get_extra_info("sockname") or ("", 0)
         self.peer_host, self.peer_port = str(peer[0]), int(peer[1])
-        self.local_address = (str(here[0]), int(here[1]))
+        self.local_address = (str(here[0]), int(here[1]) if self._own_port is None else self._own_port)
         self._size_buffers(transport)
         self._outbox = Outbox(asyncio.get_running_loop(), transport, self._on_drained, self._on_broken)
         self._handler.connection_opened(self)

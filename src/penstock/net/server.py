@@ -57,6 +57,16 @@ class Server:
         self._servers.append((name, server))
         return int(server.sockets[0].getsockname()[1])
 
+    async def adopt(self, name: str, listening: socket.socket, own_port: int) -> None:
+        """Also accepts from a socket that other processes share; clients are told `own_port` to come back to."""
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self.shared, self, name, own_port),
+            sock=listening,
+            backlog=self.limits.listen_backlog,
+            start_serving=False,
+        )
+        self._servers.append((name, server))
+
     async def serve(self, names: Collection[str] | None = None) -> None:
         """Accepts connections on these bound listeners from now on; None means all."""
         for name, server in self._servers:

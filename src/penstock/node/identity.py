@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from penstock.log.disk import OsDisk
 from penstock.model.ids import format_uuid, new_uuid, parse_uuid
 from penstock.model.ports import Disk, Rng
 
@@ -74,6 +75,12 @@ def load_identity(
             )
         ids.append(directory_id)
     return NodeIdentity(cluster, node_id, tuple(ids), created=not known)
+
+
+def stored_cluster_id(directory: str) -> str | None:
+    """The cluster that a data directory belongs to; None where there is no data yet."""
+    meta = _read(OsDisk(), directory)
+    return meta["cluster.id"] if meta is not None else None
 
 
 def _shared_cluster_id(voters: Sequence[str]) -> str | None:

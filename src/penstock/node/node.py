@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.node")
 
 _WATCH_S = 0.25
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _DRAIN_SECONDS = 3.0  # how long answers may take to leave when the node stops
 
 
@@ -59,8 +60,11 @@ class Node:
         disk: Disk | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
+        bootstrap: Sequence[socket.socket] = (),
     ) -> None:
+        """`bootstrap`: listening sockets that the brokers of this host share."""
         self.settings = settings
+        self._bootstrap = bootstrap
         self.ports: list[int] = []
         self._disk = disk or OsDisk()
         self._clock = clock or SystemClock()
@@ -178,6 +182,7 @@ class Node:
         self.broker = Broker(
             identity.cluster_id, identity.directory_ids, driver, logs, self._clock, self._rng, self._pool, peers
         )
+        self.broker.shares_address = bool(self._bootstrap)
         self.broker.on_last_directory_failed = self._storage_failed
         self._server = Server(net_limits(settings), self.broker.router, uncounted=settings.controller_listener_set)
         self._is_composed = True
@@ -211,6 +216,9 @@ class Node:
                 raise NodeRefused(f"cannot listen on {listener.host or '*'}:{listener.port}: {reason}") from error
             self.ports.append(port)
             bound.append(self._advertised(listener._replace(port=port)))
+            if listener.name == self.settings.inter_broker_listener:
+                for shared in self._bootstrap:
+                    await server.adopt(listener.name, shared, port)
         return bound
 
     def _advertised(self, listener: Listener) -> Listener:
@@ -228,7 +236,8 @@ class Node:
         if listener.name in settings.controller_listener_set:
             advertised = (other.host for other in settings.advertised_listener_list if other.host)
             return next(advertised, None) or socket.gethostname()
-        return socket.gethostname() if settings.controller_quorum_voters else "localhost"
+        elsewhere = any(voter.host not in _LOOPBACK for voter in settings.quorum_voter_list)
+        return socket.gethostname() if elsewhere else "localhost"  # whose voters are here has all its brokers here
 
     def _presence(self, identity: NodeIdentity, listeners: list[Listener]) -> Presence:
         epochs = {directory.broker_epoch for directory in self._logs.directories}

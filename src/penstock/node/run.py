@@ -7,9 +7,11 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import tomllib
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from penstock import __version__
 from penstock.metadata.settings import BrokerSettings, SettingError
@@ -22,30 +24,37 @@ log = logging.getLogger("penstock.node")
 
 EXIT_OK = 0
 EXIT_REFUSED = 1
-EXIT_USAGE = 2
+SETTINGS_UNREADABLE = (OSError, tomllib.TOMLDecodeError, SettingError)
 
 
-def run_node(overrides: Mapping[str, str], config_file: str | None = None) -> int:
-    """Runs a node until SIGTERM or SIGINT. `overrides` are settings that go before those of the file."""
-    try:
-        settings = read_settings(overrides, config_file)
-    except (OSError, tomllib.TOMLDecodeError, SettingError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        print("hint: docs/settings.md lists every setting", file=sys.stderr)
-        return EXIT_USAGE
+class Supervision(NamedTuple):
+    """What a node has of the process that started it and its neighbours."""
+
+    is_supervised: bool = False
+    """The other end of stdin is that process: when it is gone, this node stops."""
+    bootstrap_fds: tuple[int, ...] = ()
+    """Listening sockets that all of them share."""
+
+
+_ON_ITS_OWN = Supervision()
+
+
+def run_node(settings: BrokerSettings, supervision: Supervision = _ON_ITS_OWN) -> int:
+    """Runs a node until SIGTERM or SIGINT."""
     configure_log_lines(settings.log_format, settings.log_level)
     _raise_file_limit()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-        return runner.run(_serve(settings))
+        return runner.run(_serve(settings, supervision))
 
 
-def read_settings(overrides: Mapping[str, str], config_file: str | None) -> BrokerSettings:
+def read_given(overrides: Mapping[str, str], config_file: str | None) -> dict[str, object]:
+    """Names and raw values; `overrides` go before the file. Raises `SETTINGS_UNREADABLE`, as may making settings."""
     given: dict[str, object] = {}
     if config_file is not None:
         with open(config_file, "rb") as file:
             given.update(flatten(tomllib.load(file)))
     given.update(overrides)
-    return BrokerSettings.from_mapping(given)
+    return given
 
 
 def _raise_file_limit() -> None:
@@ -56,8 +65,8 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(settings: BrokerSettings) -> int:
-    node = Node(settings)
+async def _serve(settings: BrokerSettings, supervision: Supervision) -> int:
+    node = Node(settings, bootstrap=[socket.socket(fileno=fd) for fd in supervision.bootstrap_fds])
     try:
         await node.start()
     except NodeRefused as error:
@@ -70,6 +79,8 @@ async def _serve(settings: BrokerSettings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    if supervision.is_supervised:
+        _stop_when_alone(loop, stopping)
     _announce(node)
     node.failed.add_done_callback(lambda _: stopping.set())
     await stopping.wait()
@@ -79,6 +90,20 @@ async def _serve(settings: BrokerSettings) -> int:
     await node.stop()
     log.info("stopped")
     return EXIT_OK
+
+
+def _stop_when_alone(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+    stdin = sys.stdin.fileno()
+    os.set_blocking(stdin, False)
+
+    def look() -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not os.read(stdin, 4096):
+                log.warning("the process that started this node is gone")
+                loop.remove_reader(stdin)
+                stopping.set()
+
+    loop.add_reader(stdin, look)
 
 
 def _announce(node: Node) -> None:

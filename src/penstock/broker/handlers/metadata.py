@@ -38,7 +38,7 @@ async def handle(broker: "Broker", context: "RequestContext", request: MetadataR
     else:
         topics = await _named_topics(broker, context, request, wanted)
     brokers = reachable_brokers(broker, context)
-    if wanted:
+    if wanted and any(part.leader_id == broker.node_id for topic in topics for part in topic.partitions):
         _note_told_address(broker, context, brokers)
     response = MetadataResponse(
         brokers=[
@@ -58,7 +58,7 @@ async def handle(broker: "Broker", context: "RequestContext", request: MetadataR
 def _note_told_address(
     broker: "Broker", context: "RequestContext", brokers: list[tuple[BrokerImage, Endpoint]]
 ) -> None:
-    """A client that wants topics will come back to the address it is told; if not, the log says so."""
+    """A client that wants topics led here will come back to the address it is told; if not, the log says so."""
     for which, at in brokers:
         if which.id == broker.node_id:
             broker.reachability.told_address(context.client_host, f"{at.host}:{at.port}", broker.clock.monotonic())

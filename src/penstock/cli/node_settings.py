@@ -1,0 +1,49 @@
+"""What `penstock up` and `penstock broker` make of their options and file. Part of every start: imports little."""
+
+import os
+from collections.abc import Mapping
+
+from penstock.cli.exits import USAGE, Failure
+from penstock.metadata.settings import BrokerSettings
+from penstock.node.run import SETTINGS_UNREADABLE, read_given
+
+BELOW = "brokers"
+"""Where, below the first broker's data directory, its neighbours of the same host are."""
+
+
+def read_settings(
+    overrides: Mapping[str, str], config_file: str | None
+) -> tuple[BrokerSettings, Mapping[str, object]]:
+    """The settings, and what was given for them by name; `overrides` go before the file."""
+    try:
+        given = read_given(overrides, config_file)
+        return BrokerSettings.from_mapping(given), given
+    except SETTINGS_UNREADABLE as error:
+        raise Failure(str(error), hint="docs/settings.md lists every setting", exit_code=USAGE) from error
+
+
+def refuse_part_of_data(settings: BrokerSettings, brokers: int) -> None:
+    """Data that more brokers have written, or a cluster of another kind, must not be started in part."""
+    data, first = settings.log_dirs[0], settings.node_id
+    if os.path.exists(os.path.join(data, "broker-1.toml")):
+        raise Failure(
+            f"{data} was made by `penstock cluster up`", hint="start it with that, or choose another --data"
+        )
+    left_out = [node_id for node_id in neighbours(data) if not first <= node_id < first + brokers]
+    if not left_out:
+        return
+    ids, places = " ".join(map(str, left_out)), ", ".join(os.path.join(data, BELOW, f"{each}*") for each in left_out)
+    raise Failure(
+        f"{data} also has data of broker {', '.join(map(str, left_out))}, which would be left out",
+        hint=f"use --brokers {max(left_out) - first + 1}. To have fewer: `penstock cluster drain {ids}`, stop, move "
+        f"{places} away, start with fewer brokers, and `penstock cluster remove` what is gone",
+    )
+
+
+def neighbours(data: str) -> list[int]:
+    """Ids of the brokers whose configuration lies below this data directory."""
+    try:
+        names = os.listdir(os.path.join(data, BELOW))
+    except OSError:
+        return []
+    return sorted(int(stem) for stem, dot, end in (name.partition(".") for name in names) if end == "toml")
