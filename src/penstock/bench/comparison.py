@@ -7,6 +7,7 @@ changes its mind in between treats them alike. One failure costs its own row, ne
 import contextlib
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -15,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from penstock.bench import artifacts
+from penstock.bench.deadline import time_limit
 from penstock.bench.meter import Values
 from penstock.bench.nats import NatsSubject
 from penstock.bench.processes import allow_many_files
@@ -27,11 +29,14 @@ from penstock.bench.subjects import KAFKA, NATS, PENSTOCK, TITLES, KafkaSubject,
 from penstock.bench.workload import JAVA, LIBRDKAFKA, LeftOut, Scale, Workload
 
 Say = Callable[[str], None]
-_FAULTS = (OSError, RuntimeError, ValueError, LookupError, artifacts.Unavailable)
+_FAULTS = (OSError, RuntimeError, ValueError, LookupError, artifacts.Unavailable, subprocess.SubprocessError)
+STEP_SECONDS = 900.0
+"""No start, no measurement, and no settling beyond its own time may take longer than this."""
 
 
 class Comparison:
-    """`report` grows as it goes: what was measured is there even if the run is interrupted."""
+    """`report` grows as it goes, and `keep` is called with it after every measurement: what was measured is on disk
+    even if the run is killed."""
 
     def __init__(
         self,
@@ -43,8 +48,12 @@ class Comparison:
         *,
         subjects: Sequence[str] = (PENSTOCK, KAFKA, NATS),
         data: Path | None = None,
+        keep: Callable[[Report], None] = lambda _: None,
+        step_seconds: float = STEP_SECONDS,
     ) -> None:
         self._workloads = workloads
+        self._keep = keep
+        self._step_seconds = step_seconds
         self._scale = scale
         self._say = say
         self._wanted = subjects
@@ -120,26 +129,32 @@ class Comparison:
         with contextlib.ExitStack() as stack:
             with progress.preparing():
                 subjects = self._start(setup, names, start, stack)
-                for subject in subjects:
-                    self._settle(subject)
+                subjects = [subject for subject in subjects if self._settle(subject, rows)]
             for repetition in range(self.report.repetitions):
                 for workload, row in zip(workloads, rows, strict=True):
                     turn = repetition % len(subjects) if subjects else 0
                     for subject in [*subjects[turn:], *subjects[:turn]]:
                         with progress.step(f"{workload.title} ({workload.load}) · {TITLES[subject.name]}") as step:
                             step.told = self._measure(workload, subject, row)
+                        self._keep(self.report)
 
-    def _settle(self, subject: Subject) -> None:
+    def _settle(self, subject: Subject, rows: Sequence[Row]) -> bool:
+        """False: it could not do even that, and is left out of the set-up."""
         name = TITLES[subject.name]
-        costs: list[float] = []
         try:
-            costs = settle(subject, self._scale.settle_seconds)
+            with time_limit(self._scale.settle_seconds + self._step_seconds):
+                costs = settle(subject, self._scale.settle_seconds)
         except _FAULTS as error:
-            self._say(f"{name} failed while it settled: {error}")
+            self._say(f"{name} is left out: it failed while it settled: {error}")
+            for row in rows:
+                row.left_out[subject.name] = f"failed while it settled: {error}"
+            self._keep(self.report)
+            return False
         told = ", ".join(f"{cost:.0f}" for cost in costs)
         self._say(f"{name} has had work to settle; CPU-µs per request, round by round: {told}")
         if not has_settled(costs):
             self.report.unsettled.append(f"{name}, {subject.setup.title}")
+        return True
 
     def _start(self, setup: Setup, names: Sequence[str], row: Row, stack: contextlib.ExitStack) -> list[Subject]:
         """The last start stays. One broker is started as often as there are repetitions. Who fails is left out."""
@@ -149,7 +164,8 @@ class Comparison:
             for attempt in range(starts):
                 subject = self._make(name, setup, attempt)
                 try:
-                    subject.start()
+                    with time_limit(self._step_seconds):
+                        subject.start()
                 except _FAULTS as error:
                     subject.stop()
                     row.left_out[name] = str(error)
@@ -181,7 +197,8 @@ class Comparison:
             row.left_out[subject.name] = self.report.missing[workload.load]
             return f"left out: {row.left_out[subject.name]}"
         try:
-            values: Values = workload.run(subject, self._scale, self._kafka)
+            with time_limit(self._step_seconds):
+                values: Values = workload.run(subject, self._scale, self._kafka)
         except LeftOut as reason:
             row.left_out[subject.name] = str(reason)
             return f"left out: {reason}"

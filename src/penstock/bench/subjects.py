@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from penstock.bench import artifacts, topics
 from penstock.bench.loads.connection import HOST
-from penstock.bench.processes import MeasuredProcess, allocated_bytes
+from penstock.bench.processes import START_SECONDS, MeasuredProcess, allocated_bytes
 from penstock.net.free_ports import free_ports
 
 PENSTOCK, KAFKA, NATS = "penstock", "kafka", "nats"
@@ -216,7 +216,11 @@ class KafkaSubject(KafkaWireSubject):
             for file in files
         ]
         for process in running:
-            said, _ = process.communicate()
+            try:
+                said, _ = process.communicate(timeout=START_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
             if process.returncode != 0:
                 raise RuntimeError(f"Kafka's storage could not be formatted: {said[-400:]}")
 

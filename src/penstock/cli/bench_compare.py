@@ -26,7 +26,7 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--data", type=_DIRECTORY, help="Where the brokers keep their data.  [default: the temporary directory]"
 )
-@click.option("--json", "json_file", type=_FILE, help="Write every measurement to this file.")
+@click.option("--json", "json_file", type=_FILE, help="Write every measurement to this file, at once.")
 @click.option("--markdown", "markdown_file", type=_FILE, help="Write the tables into this page, between its markers.")
 @click.option("--charts", type=_DIRECTORY, help="Write charts (SVG) into this directory.")
 def compare(
@@ -63,6 +63,7 @@ def compare(
         talk,
         subjects=names,
         data=data,
+        keep=lambda report: _keep(report, json_file),
     )
     code = exits.OK
     try:
@@ -118,14 +119,22 @@ def _subjects(text: str) -> list[str]:
     return names
 
 
+def _keep(report: "Report", json_file: Path | None) -> None:
+    """Whole or not at all: the run may be killed while it writes."""
+    from penstock.bench.results.report import encode_report
+
+    if json_file is not None:
+        new = json_file.with_name(json_file.name + ".new")
+        new.write_bytes(encode_report(report))
+        new.replace(json_file)
+
+
 def _write(report: "Report", json_file: Path | None, markdown_file: Path | None, charts: Path | None) -> None:
     from penstock.bench.results.charts import render_charts
-    from penstock.bench.results.report import encode_report
     from penstock.bench.results.table import render as render_tables
     from penstock.bench.results.table import render_page
 
-    if json_file is not None:
-        json_file.write_bytes(encode_report(report))
+    _keep(report, json_file)
     if markdown_file is None:
         click.echo(render_tables(report))
     else:

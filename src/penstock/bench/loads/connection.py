@@ -19,10 +19,12 @@ PRODUCE, FETCH, LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 
 CREATE_PARTITIONS = 37
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
 _SIZE = struct.Struct(">i")
+_ANSWER_SECONDS = 200.0
+"""Longer than the time that a request grants the broker, or than topics may take to come into being."""
 
 
 class RawClient:
-    def __init__(self, port: int, timeout_s: float | None = None) -> None:
+    def __init__(self, port: int, timeout_s: float = _ANSWER_SECONDS) -> None:
         self.socket = socket.create_connection((HOST, port), timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._next_id = 0
