@@ -10,10 +10,11 @@ DELIVERY_S = 30.0
 class Writer:
     """An idempotent producer that remembers what was acknowledged."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int = 3) -> None:
         self.acknowledged: list[tuple[int, int, bytes]] = []
         self.failures: list[KafkaError] = []
         self._topic = topic
+        self._partitions = partitions
         self._sent = 0
         self._producer = Producer(
             {
@@ -31,8 +32,9 @@ class Writer:
         """Returns when every record is acknowledged or refused."""
         for _ in range(count):
             self._sent += 1
+            partition = self._sent % self._partitions
             self._producer.produce(
-                self._topic, f"record {self._sent}".encode(), partition=self._sent % 3, on_delivery=self._delivered
+                self._topic, f"record {self._sent}".encode(), partition=partition, on_delivery=self._delivered
             )
         assert self._producer.flush(DELIVERY_S) == 0, "records are neither acknowledged nor refused"
 

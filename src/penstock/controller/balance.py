@@ -2,8 +2,9 @@
 
 Plans only; a plan is carried out as reassignments, a bounded number at a time, and is made anew from the metadata
 when those are done. Load is counted in replicas and in preferred leaderships. Rules: replicas of a partition stay on
-different machines where there are enough, and do not crowd into fewer racks than before; a move is made only if it
-brings two brokers closer, so a balanced cluster is left alone. Partitions on the move are not touched.
+different machines where there are enough, and do not crowd into fewer machines or racks than before; a move is made
+only if it parts replicas that share a machine or brings two brokers closer, so a balanced cluster is left alone.
+Partitions on the move are not touched.
 """
 
 from collections import Counter
@@ -20,6 +21,8 @@ from penstock.controller.reassignment import (
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import PartitionImage
 from penstock.metadata.settings import BrokerSettings
+
+_NOBODY = -1
 
 
 def plan_balance(image: MetadataImage, most: int, leaving: Collection[int] = ()) -> list[Reassignment]:
@@ -94,6 +97,8 @@ class _Plan:
         """Where these replicas should be: at most one moves, and the order may change."""
         moved = self.without_leaving(replicas)
         if moved == replicas:
+            moved = self._part(replicas)
+        if moved == replicas:
             moved = self._level(replicas)
         return self._lead(moved)
 
@@ -103,6 +108,18 @@ class _Plan:
             if options:
                 replicas = self._moved(replicas, leaving, min(options, key=self._cost(replicas, leaving)).broker_id)
         return replicas
+
+    def _part(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
+        """Moves one of two replicas that share a machine to one that has none."""
+        hosts = Counter(place.host for place in self._others(replicas, _NOBODY))
+        if len(hosts) == len(replicas):
+            return replicas
+        options = [place for place in self._places.values() if place.host not in hosts]
+        crowded = [r for r in replicas if r in self._all_places and hosts[self._all_places[r].host] > 1]
+        if not options or not crowded:
+            return replicas
+        source = max(crowded, key=lambda replica: self._replicas[replica])
+        return self._moved(replicas, source, min(options, key=self._cost(replicas, source)).broker_id)
 
     def _level(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
         """Moves the replica of the fullest broker to the emptiest that may take it, if that evens them out."""
@@ -146,8 +163,8 @@ class _Plan:
         old = self._all_places[source]
         hosts = [place.host for place in others]
         racks = [place.rack for place in others]
-        crowded = hosts.count(target.host) if self._hosts >= len(replicas) else 0
-        return crowded <= 0 and racks.count(target.rack) <= racks.count(old.rack)
+        bearable = 0 if self._hosts >= len(replicas) else hosts.count(old.host)
+        return hosts.count(target.host) <= bearable and racks.count(target.rack) <= racks.count(old.rack)
 
     def _cost(self, replicas: tuple[int, ...], source: int) -> Callable[[Place], tuple[int, int, int, int]]:
         others = self._others(replicas, source)

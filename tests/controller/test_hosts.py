@@ -1,0 +1,81 @@
+"""Several brokers of one host: one failure domain, as many leaders of their own as any other broker."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.controller.balance import plan_balance
+from penstock.controller.internal_topics import decide_grow_internal_topics
+from penstock.controller.placement import failure_domains
+from penstock.controller.topics import NewTopic, default_replication_factor
+from tests.controller.cluster import Cluster, directory
+from tests.controller.test_balance import carry_out, loads
+from tests.controller.test_topics import create
+
+
+def cluster_of(brokers_per_host: list[int]) -> Cluster:
+    cluster = Cluster(0)
+    for host, brokers in enumerate(brokers_per_host):
+        join(cluster, f"machine{host}", brokers)
+    return cluster
+
+
+def join(cluster: Cluster, host: str, brokers: int) -> None:
+    first = len(cluster.image.brokers) + 1
+    for broker in range(first, first + brokers):
+        cluster.register(broker, directories=(directory(broker),), host=host)
+
+
+def assert_apart(cluster: Cluster) -> None:
+    """No two replicas of a partition on one host while another host has none."""
+    brokers = cluster.image.brokers
+    hosts = {broker.host for broker in brokers.values()}
+    for topic in cluster.image.topics.values():
+        for state in topic.partitions:
+            held = {brokers[replica].host for replica in state.replicas}
+            assert len(held) == min(len(state.replicas), len(hosts)), (topic.name, state.replicas)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 4))
+def test_a_host_holds_one_replica_while_others_are_free(hosts: list[int], factor: int, joining: int) -> None:
+    cluster = cluster_of(hosts)
+    create(cluster, NewTopic("default", 12), NewTopic("chosen", 12, min(factor, sum(hosts))))
+    assert_apart(cluster)
+    assert len(cluster.partition("default").replicas) == min(3, len(hosts))
+    _, leaders = loads(cluster)
+    assert max(leaders.values()) - min(leaders[broker] for broker in cluster.image.brokers) <= 2, "of two topics"
+    join(cluster, "machine-new", joining)
+    rounds = 0
+    while moves := plan_balance(cluster.image, 50):
+        carry_out(cluster, moves)
+        rounds += 1
+        assert rounds < 50, "it never comes to rest"
+    assert_apart(cluster)
+
+
+def test_one_host_keeps_one_copy_and_spreads_its_leaders() -> None:
+    cluster = cluster_of([4])
+    assert failure_domains(cluster.image) == 1
+    assert default_replication_factor(cluster.image, cluster.settings) == 1
+    create(cluster, NewTopic("a", 8), NewTopic("__consumer_offsets", 4, 1))
+    assert Counter(state.leader for state in cluster.image.topics["a"].partitions) == {1: 2, 2: 2, 3: 2, 4: 2}
+    grow = lambda: cluster.run(  # noqa: E731
+        lambda view: decide_grow_internal_topics(view.image, cluster.settings, 100)
+    )
+    assert grow() == 0, "a second copy on the same host helps nobody"
+    join(cluster, "another", 2)
+    assert grow() == 4
+    carry_out(cluster, [])
+    assert_apart(cluster)
+    assert grow() == 0, "two hosts, two copies"
+
+
+def test_brokers_that_say_nothing_of_their_host_are_told_apart() -> None:
+    cluster = Cluster(2)
+    assert failure_domains(cluster.image) == 2
+    join(cluster, "machine", 3)
+    assert failure_domains(cluster.image) == 3
+    cluster.fence(1)
+    assert failure_domains(cluster.image) == 2
