@@ -14,17 +14,19 @@ from penstock.bench.loads.connection import RawClient, check_produced, produce_f
 
 _BUFFER_BYTES = 1 << 18
 _ANSWER_SECONDS = 60.0
+_NO_LIMIT = 1 << 60
 
 
 class Lane:
     """A connection and the frames it sends in turn."""
 
-    __slots__ = ("_next", "_pending_bytes", "_repeated", "answer_bytes", "frames", "sent_at", "socket")
+    __slots__ = ("_next", "_pending_bytes", "_repeated", "answer_bytes", "frames", "left", "sent_at", "socket")
 
     def __init__(self, connection: socket.socket, frames: Sequence[bytes], window: int, answer_bytes: int) -> None:
         self.socket = connection
         self.frames = frames
         self.answer_bytes = answer_bytes
+        self.left = _NO_LIMIT
         self.sent_at: deque[float] = deque()
         self._pending_bytes = 0
         self._next = 0
@@ -70,21 +72,28 @@ def open_lanes(
     return lanes, connections
 
 
-def pump(lanes: Sequence[Lane], window: int, *, seconds: float = 0.0, requests: int = 0) -> tuple[int, list[float]]:
-    """For so long, or so many requests; until the last answer. Returns how many, and the latency of each."""
+def pump(
+    lanes: Sequence[Lane], window: int, *, seconds: float = 0.0, requests: int = 0, rounds: int = 0
+) -> tuple[int, list[float]]:
+    """For so long, or so many requests, or every frame of every lane so often; until the last answer.
+
+    Returns how many, and the latency of each.
+    """
     buffer = bytearray(_BUFFER_BYTES)
     latencies: list[float] = []
     poll = select.epoll()
     by_fd = {lane.socket.fileno(): lane for lane in lanes}
     end = time.perf_counter() + seconds if seconds else float("inf")
-    left = requests or 1 << 60
+    left = requests or _NO_LIMIT
     for lane in lanes:
-        count = min(window, left)
+        lane.left = rounds * len(lane.frames) or _NO_LIMIT
+        count = min(window, left, lane.left)
         if count:
             poll.register(lane.socket.fileno(), select.EPOLLIN)
             lane.send(count)
             left -= count
-    outstanding = (requests or 1 << 60) - left
+            lane.left -= count
+    outstanding = (requests or _NO_LIMIT) - left
     while outstanding:
         events = poll.poll(_ANSWER_SECONDS)
         if not events:
@@ -95,10 +104,11 @@ def pump(lanes: Sequence[Lane], window: int, *, seconds: float = 0.0, requests: 
             now = time.perf_counter()
             for _ in range(done):
                 latencies.append(now - lane.sent_at.popleft())
-            again = min(done, left) if now < end else 0
+            again = min(done, left, lane.left) if now < end else 0
             if again:
                 lane.send(again)
                 left -= again
+                lane.left -= again
             outstanding += again - done
     poll.close()
     return len(latencies), latencies

@@ -28,7 +28,7 @@ METRICS = {
     "peak_rss_mb": Metric("peak memory", False, "MB"),
     "disk_bytes_per_byte": Metric("disk per payload byte", False),
     "start_s": Metric("start-up", False, "s"),
-    "create_s": Metric("creating the topic, first write to every partition", False, "s"),
+    "create_s": Metric("creating the topic, first writes to every partition", False, "s"),
 }
 """What is compared. Values that are not here (duration, how busy the load was) explain and are not compared."""
 
