@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, cast
 
+from penstock.net.file_threads import FileThreads
 from penstock.net.outbox import FileRange, Outbox
 from penstock.sim.disk import CrashingDisk
 
@@ -25,7 +26,7 @@ class PlainTransport:
 
 def make(broken: list[OSError]) -> tuple[Outbox, PlainTransport]:
     transport = PlainTransport()
-    outbox = Outbox(cast(Any, None), cast(asyncio.Transport, transport), lambda: None, broken.append)
+    outbox = Outbox(cast(Any, None), cast(asyncio.Transport, transport), lambda: None, broken.append, FileThreads(1))
     return outbox, transport
 
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from penstock.net.complaints import Complaints
+from penstock.net.file_threads import FileThreads
 from penstock.net.limits import NetLimits
 from penstock.net.memory import FrameMemory
 from penstock.net.outbox import Outbox, Part
@@ -47,6 +48,7 @@ class SharedState:
         self.memory = FrameMemory(limits.max_queued_bytes)
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self.complaints = Complaints(log)
+        self.file_threads = FileThreads(limits.file_threads)
         self.next_connection_number = itertools.count(1).__next__
 
 
@@ -112,7 +114,9 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_host, self.peer_port = str(peer[0]), int(peer[1])
         self.local_address = (str(here[0]), int(here[1]) if self._own_port is None else self._own_port)
         self._size_buffers(transport)
-        self._outbox = Outbox(asyncio.get_running_loop(), transport, self._on_drained, self._on_broken)
+        self._outbox = Outbox(
+            asyncio.get_running_loop(), transport, self._on_drained, self._on_broken, self._shared.file_threads
+        )
         self._handler.connection_opened(self)
 
     def _size_buffers(self, transport: asyncio.Transport) -> None:

@@ -107,6 +107,8 @@ class Server:
         await asyncio.sleep(0)  # one turn for transports to send what they hold
         for connection in self._connections_of(names):
             connection.abort(None)
+        if names is None:
+            self.shared.file_threads.close()
 
     def _connections_of(self, names: Collection[str] | None) -> list[Connection]:
         return [each for each in self._connections if names is None or each.listener_name in names]

@@ -23,4 +23,5 @@ def net_limits(settings: BrokerSettings) -> NetLimits:
         listen_backlog=settings.socket_listen_backlog_size,
         send_buffer_bytes=settings.socket_send_buffer_bytes,
         receive_buffer_bytes=settings.socket_receive_buffer_bytes,
+        file_threads=settings.num_network_threads,
     )

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Protocol, cast
 
-from penstock.broker import cold_reads
 from penstock.broker.context import RequestContext
 from penstock.broker.fetch_readers import (
     WRONG_LEADER,
@@ -270,14 +269,7 @@ class ParkedFetch:
 
     def answer(self, plans: list[tuple[Key, FetchPlan]]) -> None:
         self.drop()
-        shown = self._changed(plans)
-        cold = [plan.data for _, plan in shown if plan.data is not None and not cold_reads.is_cached(plan.data)]
-        if not cold:
-            self._send(shown)
-            return
-        loop = asyncio.get_running_loop()
-        pulled = loop.run_in_executor(self._handler.broker.pool, cold_reads.pull_in, cold)
-        pulled.add_done_callback(lambda _: self._send(shown))
+        self._send(self._changed(plans))
 
     def _changed(self, plans: list[tuple[Key, FetchPlan]]) -> list[tuple[Key, FetchPlan]]:
         """In an incremental session only partitions with data, an error or news are told."""

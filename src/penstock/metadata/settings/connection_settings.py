@@ -155,10 +155,15 @@ class ConnectionSettings(Struct, frozen=True, kw_only=True):
     ] = 30_000
 
     io_threads: Annotated[
-        int, Int("Threads for blocking work: fsync, cold reads, recovery, compression.", at_least=1, at_most=64)
+        int, Int("Threads for blocking work: fsync, recovery, compression.", at_least=1, at_most=64)
     ] = 4
     num_network_threads: Annotated[
-        int, Int("Network threads.", at_least=1, update=CLUSTER_WIDE, no_effect=_ONE_LOOP)
+        int,
+        Int(
+            "Threads that move log data to sockets: so many for what is in memory, as many for what is not.",
+            at_least=1,
+            at_most=64,
+        ),
     ] = 3
     num_io_threads: Annotated[
         int, Int("Request handler threads.", at_least=1, update=CLUSTER_WIDE, no_effect=_ONE_LOOP)

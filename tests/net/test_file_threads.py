@@ -1,0 +1,156 @@
+"""File ranges that leave through threads: large ones, ones that are not in memory, and every way they can end."""
+
+import asyncio
+import os
+import struct
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.net import outbox
+from penstock.net.connection import Connection
+from penstock.net.file_threads import send_range
+from penstock.net.outbox import FileRange
+from penstock.net.server import Server
+from tests.net.test_server import Client, Recorder, ShortFile, framed, read_frame, run, until
+
+LARGE = 3_000_000
+SMALL = 5_000
+Connect = Callable[[], Awaitable[Client]]
+
+
+class Ranges(Recorder):
+    """Answers with ranges of a file, each between bytes of its own."""
+
+    def __init__(self, path: Path, lengths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.content = os.urandom(4_000_000)
+        path.write_bytes(self.content)
+        self.path = path
+        self.file = ShortFile(os.open(path, os.O_RDONLY))
+        self.lengths = lengths
+        self.connections: list[Connection] = []
+
+    def frame_received(self, connection: Connection, frame: memoryview) -> None:
+        self.connections.append(connection)
+        parts: list[Any] = [struct.pack(">i", sum(self.lengths) + len(self.lengths))]
+        for length in self.lengths:
+            parts += [b"|", FileRange(self.file, length % 1_000, length)]  # type: ignore[arg-type]
+        connection.begin_reply(len(frame)).send(parts)
+
+    def expected(self) -> bytes:
+        return b"".join(b"|" + self.content[each % 1_000 :][:each] for each in self.lengths)
+
+
+def test_large_and_small_ranges_keep_their_order(tmp_path: Path) -> None:
+    ranges = Ranges(tmp_path / "segment", (SMALL, LARGE, SMALL, SMALL, LARGE))
+
+    async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
+        clients = [await connect() for _ in range(5)]
+        for _ in range(3):
+            for _, writer in clients:
+                writer.write(framed(b"one") + framed(b"two"))
+            for reader, _ in clients:
+                assert await read_frame(reader) == ranges.expected()
+                assert await read_frame(reader) == ranges.expected()
+        await until(lambda: all(each.queued_bytes == 0 for each in server.connections()))
+
+    run(scenario, handler=ranges)
+
+
+def test_what_is_not_in_memory_is_never_read_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = Ranges(tmp_path / "segment", (SMALL, LARGE, SMALL))
+    loop_thread = threading.current_thread()
+
+    def send(*arguments: Any, **options: Any) -> int:
+        assert threading.current_thread() is not loop_thread
+        return send_range(*arguments, **options)
+
+    monkeypatch.setattr(outbox, "is_cached", lambda *_: False)
+    monkeypatch.setattr(outbox, "send_range", send)
+
+    async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
+        reader, writer = await connect()
+        writer.write(framed(b"go"))
+        assert await read_frame(reader) == ranges.expected()
+        assert {thread.name for thread in threading.enumerate()} >= {f"penstock-disk-{n}" for n in range(3)}
+
+    run(scenario, handler=ranges)
+
+
+def test_a_client_that_reads_slowly_gets_all_of_it(tmp_path: Path) -> None:
+    ranges = Ranges(tmp_path / "segment", (LARGE,) * 6)
+
+    async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
+        reader, writer = await connect()
+        writer.write(framed(b"go"))
+        await until(lambda: bool(ranges.connections) and 0 < ranges.connections[0].queued_bytes < 6 * LARGE)
+        assert await read_frame(reader) == ranges.expected()
+
+    run(scenario, handler=ranges)
+
+
+def test_a_file_that_was_cut_ends_the_connection(tmp_path: Path) -> None:
+    ranges = Ranges(tmp_path / "segment", (LARGE,))
+
+    async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
+        reader, writer = await connect()
+        os.truncate(ranges.path, 1_000_000)
+        writer.write(framed(b"go"))
+        assert len(await reader.read()) <= 1_000_005
+        await until(lambda: ranges.closed == 1)
+
+    run(scenario, handler=ranges)
+
+
+def test_a_descriptor_stays_open_while_a_thread_sends_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its number could be given to another file, which the thread would then write to."""
+    ranges = Ranges(tmp_path / "segment", (LARGE,))
+    begun, go_on = threading.Event(), threading.Event()
+    descriptors: list[int] = []
+
+    def send(socket_fd: int, *arguments: Any, **options: Any) -> int:
+        descriptors.append(socket_fd)
+        begun.set()
+        assert go_on.wait(15)
+        return send_range(socket_fd, *arguments, **options)
+
+    monkeypatch.setattr(outbox, "send_range", send)
+
+    async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
+        _, writer = await connect()
+        writer.write(framed(b"go"))
+        await until(begun.is_set)
+        ranges.connections[0].abort(None)
+        os.fstat(descriptors[0])
+        go_on.set()
+        await until(lambda: not is_open(descriptors[0]))
+
+    run(scenario, handler=ranges)
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def test_threads_end_with_the_server(tmp_path: Path) -> None:
+    ranges = Ranges(tmp_path / "segment", (LARGE,))
+
+    async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
+        reader, writer = await connect()
+        writer.write(framed(b"go"))
+        await read_frame(reader)
+        mine = [each for each in threading.enumerate() if each.name.startswith("penstock-memory")]
+        assert mine
+        await server.close()
+        await asyncio.to_thread(lambda: [each.join(15) for each in mine])
+        assert not any(each.is_alive() for each in mine)
+
+    run(scenario, handler=ranges)
