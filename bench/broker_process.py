@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from penstock.bench.processes import cpu_seconds_of
+
 _READY = re.compile(r"ready.*?(\d+\.\d+\.\d+\.\d+):(\d+)")
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class MeasuredBroker:
@@ -52,8 +53,7 @@ class MeasuredBroker:
         self._process.wait(30)
 
     def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return cpu_seconds_of(self._process.pid)
 
     def rss_bytes(self) -> int:
         return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -11,7 +11,6 @@ Brokers and clients share the machine's cores; figures of different machines do 
 import argparse
 import json
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bench import load
+from penstock.net.free_ports import free_ports_in_a_row
 from penstock.records.batch import iter_headers
 from penstock.wire.generated.create_topics import CreateTopicsRequest
 from penstock.wire.generated.fetch import FetchRequest
@@ -38,7 +38,7 @@ class MeasuredCluster:
     """`penstock cluster up` as a process."""
 
     def __init__(self, data: Path, settings: dict[str, str]) -> None:
-        self.port = _free_ports()
+        self.port = free_ports_in_a_row(2 * BROKERS)
         self._command = [sys.executable, "-m", "penstock", "cluster", "up", "--brokers", str(BROKERS)]
         self._command += ["--port", str(self.port), "--data", str(data)]
         for name, value in settings.items():
@@ -84,22 +84,6 @@ class MeasuredCluster:
     def leader(self, partition: int) -> load.RawClient:
         """Partition p is led by broker p + 1."""
         return load.RawClient(self.port + 2 * partition)
-
-
-def _free_ports() -> int:
-    """The first of enough free ports in a row."""
-    for first in range(21_000, 32_000, 10):
-        sockets = []
-        try:
-            for port in range(first, first + 2 * BROKERS):
-                sockets.append(socket.create_server(("127.0.0.1", port)))
-            return first
-        except OSError:
-            continue
-        finally:
-            for each in sockets:
-                each.close()
-    raise RuntimeError("no ports are free")
 
 
 class Bulk(threading.Thread):

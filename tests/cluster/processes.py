@@ -164,15 +164,3 @@ def _pairs(count: int) -> list[int]:
         if not any(abs(port - other) < 2 for other in found):
             found.append(port)
     return found
-
-
-def port_pairs_in_a_row(count: int) -> int:
-    """The first of so many free pairs of ports, one behind the other."""
-    while True:
-        (port,) = free_ports(1)
-        try:
-            for other in range(port + 1, port + 2 * count):
-                free_ports(1, [other])
-        except OSError:
-            continue
-        return port

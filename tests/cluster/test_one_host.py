@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, TopicPartition
 
-from tests.cluster.processes import port_pairs_in_a_row
+from penstock.net.free_ports import free_ports_in_a_row
 from tests.cluster.traffic import Writer, read_all
 from tests.processes import BrokerProcess
 from tests.waiting import eventually
@@ -48,7 +48,7 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    running = Host(tmp_path / "data", port_pairs_in_a_row(2))
+    running = Host(tmp_path / "data", free_ports_in_a_row(4))
     yield running
     running.process.kill()
     running.process.wait()
@@ -102,7 +102,7 @@ def test_a_single_broker_becomes_the_first_of_two(tmp_path: Path) -> None:
         writer = Writer(single.bootstrap, "old")
         writer.write(30)
         assert single.stop() == 0
-    host = Host(tmp_path / "data", port_pairs_in_a_row(2))
+    host = Host(tmp_path / "data", free_ports_in_a_row(4))
     try:
         eventually(lambda: "penstock cluster balance" in host.log, 10)
         assert sorted(read_all(host.bootstrap, "old", 30)) == sorted(writer.acknowledged)

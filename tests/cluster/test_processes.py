@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.cluster.processes import ClusterProcesses, port_pairs_in_a_row
+from penstock.net.free_ports import free_ports_in_a_row
+from tests.cluster.processes import ClusterProcesses
 from tests.cluster.traffic import Writer, read_all
 from tests.waiting import eventually
 
@@ -79,7 +80,7 @@ def test_rolling_restart(cluster: ClusterProcesses) -> None:
 
 
 def test_one_command_runs_a_cluster(tmp_path: Path) -> None:
-    port = port_pairs_in_a_row(3)
+    port = free_ports_in_a_row(6)
     command = [sys.executable, "-m", "penstock", "cluster", "up", "--port", str(port), "--data", str(tmp_path / "d")]
     log = tmp_path / "log"
     with open(log, "wb") as output:

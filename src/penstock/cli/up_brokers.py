@@ -33,6 +33,10 @@ from penstock.node.identity import NodeRefused, stored_cluster_id
 
 _BACKLOG = 1024
 _LOCAL = "127.0.0.1"
+_SESSION = "broker.session.timeout.ms"
+_PATIENT_MS = 30_000
+"""On one host a broker that is silent (the machine is overloaded) has nobody who could take over: fencing it would
+only add to the trouble. One that has ended is noticed at once all the same, by its port."""
 
 
 class HostPlan(NamedTuple):
@@ -70,6 +74,8 @@ def plan_host(settings: BrokerSettings, brokers: int) -> HostPlan:
         }
         if cluster_id is not None:
             own["cluster.id"] = cluster_id
+        if not settings.controller_quorum_voters and _SESSION not in settings.explicit_names:
+            own[_SESSION] = _PATIENT_MS
         values.append(own)
     known = neighbours(settings.log_dirs[0]) if stored is not None else ids
     return HostPlan(shared, members, values, [node_id for node_id in ids[1:] if node_id not in known])

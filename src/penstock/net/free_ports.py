@@ -30,3 +30,15 @@ def free_ports(count: int, candidates: Sequence[int] | None = None) -> list[int]
         if len(found) == count:
             return found
     raise OSError("no free ports for the brokers of a cluster")
+
+
+def free_ports_in_a_row(count: int) -> int:
+    """The first of so many ports, one behind the other, that nobody listens on."""
+    while True:
+        (port,) = free_ports(1)
+        try:
+            for other in range(port + 1, port + count):
+                free_ports(1, [other])
+        except OSError:
+            continue
+        return port
