@@ -1,6 +1,8 @@
 """Brokers join, get their share, are drained and removed; one is replaced by an empty disk."""
 
+import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,8 +11,12 @@ from typing import Any
 
 import pytest
 
+from penstock.client import Admin
+from penstock.model.errors import ErrorCode
+from penstock.model.ids import new_uuid
 from penstock.net.free_ports import free_ports
 from penstock.testing import Cluster
+from penstock.wire.generated.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from tests.cluster.traffic import Writer, read_all
 from tests.waiting import eventually
 
@@ -93,6 +99,26 @@ def test_an_empty_disk_takes_the_place_of_a_dead_voter(cluster: Cluster) -> None
     assert cluster.create_topic("u", replication_factor=2)
     assert not writer.failures
     assert sorted(read_all(cluster.bootstrap, topic, 120)) == sorted(writer.acknowledged)
+
+
+def test_a_voter_is_added_only_where_somebody_listens(cluster: Cluster) -> None:
+    (unused,) = free_ports(1)
+    leader = cluster.brokers[cluster.controller_id or 1]._node
+    assert leader is not None
+    used = leader.ports[0]
+
+    async def add_voter(port: int) -> AddRaftVoterResponse:
+        async with Admin(cluster.bootstrap) as admin:
+            listeners = [AddRaftVoterRequest.Listener("CONTROLLER", "127.0.0.1", port)]
+            request = AddRaftVoterRequest(None, 500, 9, new_uuid(os.urandom), listeners)
+            return await admin._cluster.call_controller(request, AddRaftVoterResponse)
+
+    answer = asyncio.run(add_voter(unused))
+    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert f"127.0.0.1:{unused}" in (answer.error_message or "")
+    answer = asyncio.run(add_voter(used))
+    assert "does not follow the metadata log" in (answer.error_message or "")
+    assert set(voters(cluster)) == {1, 2, 3}
 
 
 def test_a_voter_that_moved_is_found_at_its_new_address(cluster: Cluster) -> None:
