@@ -62,9 +62,11 @@ class Cluster:
         rack: str | None = None,
         alive: bool = False,
         unfence: bool = True,
+        local: bool | None = None,
     ) -> int | Refusal:
         """Registers a broker; it has caught up at once unless told otherwise."""
-        local = not self.image.brokers or set(self.image.brokers) == {broker}
+        if local is None:
+            local = not self.image.brokers or set(self.image.brokers) == {broker}
         registration = Registration(
             broker,
             self.rng.random_bytes(16),

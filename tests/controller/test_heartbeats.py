@@ -117,6 +117,16 @@ def test_another_disk_waits_until_the_old_incarnation_is_gone() -> None:
     assert (partition.isr, partition.directory_of(3)) == ((1, 2), directory(99))
 
 
+def test_another_disk_may_be_that_of_the_active_controller() -> None:
+    """Its vote may be back, and the lead with it, before its broker has registered."""
+    cluster = three()
+    other = (directory(99),)
+    refused = cluster.register(3, directories=other, alive=True, local=True)
+    assert code_of(refused) == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert isinstance(cluster.register(3, directories=other, alive=False, local=True), int)
+    assert cluster.partition().isr == (1, 2)
+
+
 def test_an_empty_disk_leads_nothing() -> None:
     cluster = Cluster(2)
     create(cluster, NewTopic("a", assignments={0: (2,)}))

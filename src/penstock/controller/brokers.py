@@ -58,10 +58,10 @@ def decide_register_broker(
     known = image.brokers.get(registration.broker_id)
     if known is not None and known.incarnation_id == registration.incarnation_id:
         return Decision([], known.epoch)  # its answer was lost
-    refused = _refuse(image, known, registration, alive)
+    alone = registration.local and set(image.brokers) <= {registration.broker_id}
+    refused = _refuse(image, known, registration, at_work=alive or alone)
     if refused is not None:
         return Decision([], refused)
-    alone = registration.local and set(image.brokers) <= {registration.broker_id}
     broker = BrokerImage(
         id=registration.broker_id,
         epoch=view.next_offset,
@@ -79,10 +79,11 @@ def decide_register_broker(
 
 
 def _refuse(
-    image: MetadataImage, known: BrokerImage | None, registration: Registration, alive: bool
+    image: MetadataImage, known: BrokerImage | None, registration: Registration, *, at_work: bool
 ) -> Refusal | None:
-    at_work = known is not None and not known.fenced and (alive or registration.local)
-    if known is not None and at_work and not set(known.directories) & set(registration.directories):
+    """A broker that is alone counts as at work: its data is not where it was, which nobody could bring back."""
+    replaces = known is not None and not set(known.directories) & set(registration.directories)
+    if known is not None and replaces and at_work and not known.fenced:
         return Refusal(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"node id {registration.broker_id} is registered with other data directories; start the node with those, "
