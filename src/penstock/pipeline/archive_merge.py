@@ -77,5 +77,5 @@ def _read(planned: Merge) -> Iterator[pa.RecordBatch]:
         wanted = Slice(files[0].topic, partition, start, stop, ())
         wanted = wanted._replace(files=tuple(file for file in files if may_hold(file, wanted)))
         for table in read_slice(planned.storage, wanted):
-            topic = pa.array([wanted.topic] * table.num_rows, pa.string())
+            topic = pa.repeat(pa.scalar(wanted.topic, pa.string()), table.num_rows)
             yield from table.append_column("topic", topic).combine_chunks().to_batches()

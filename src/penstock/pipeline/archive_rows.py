@@ -5,7 +5,7 @@ Files may overlap: a partition's records lie in one file per day and round, and 
 Row groups that cannot hold a wanted row are not read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from penstock.pipeline.archive_files import ArchiveFile, Storage
 ALL_TIMES = (-(2**63), 2**63 - 1)
 _CHUNK_BYTES = 64 << 20
 _CHUNK_ROWS_MIN, _CHUNK_ROWS_MAX = 1_000, 250_000
-_COLUMNS = ("partition", "offset", "timestamp")
+_LOOKED_AT = ("partition", "offset", "timestamp")
 
 
 class Slice(NamedTuple):
@@ -42,10 +42,12 @@ def may_hold(file: ArchiveFile, wanted: Slice) -> bool:
     )
 
 
-def read_slice(storage: Storage, wanted: Slice) -> Iterator[pa.Table]:
-    """Tables of the wanted rows, each sorted by offset, one after the other."""
+def read_slice(storage: Storage, wanted: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Tables of the wanted rows, each sorted by offset, one after the other; all columns, or these and those that
+    are looked at."""
     filesystem = storage.filesystem()
-    opened = [_Opened(filesystem, file) for file in wanted.files]
+    names = None if columns is None else list(dict.fromkeys((*columns, *_LOOKED_AT)))
+    opened = [_Opened(filesystem, file, names) for file in wanted.files]
     try:
         start = wanted.start
         rows = _chunk_rows(opened)
@@ -78,13 +80,14 @@ def _chunk_rows(opened: list["_Opened"]) -> int:
 class _Opened:
     """A file whose row groups are read as they are needed."""
 
-    def __init__(self, filesystem: Any, file: ArchiveFile) -> None:
+    def __init__(self, filesystem: Any, file: ArchiveFile, columns: list[str] | None) -> None:
+        self._columns = columns
         self._source = filesystem.open_input_file(file.path)
         self._parquet = pq.ParquetFile(self._source)
         metadata = self._parquet.metadata
         names = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-        self._bounds = [tuple(_bounds(group.column(names[name])) for name in _COLUMNS[:2]) for group in groups]
+        self._bounds = [tuple(_bounds(group.column(names[name])) for name in _LOOKED_AT[:2]) for group in groups]
         self.row_bytes = sum(group.total_byte_size for group in groups) / max(metadata.num_rows, 1)
         self._kept: tuple[int, pa.Table] | None = None  # the last row group: the next chunk often begins in it
 
@@ -96,11 +99,13 @@ class _Opened:
         for number, (partitions, offsets) in enumerate(self._bounds):
             inside = partitions[0] <= wanted.partition <= partitions[1]
             if inside and offsets[0] < wanted.end and offsets[1] >= wanted.start:
-                yield _matching(self._group(number), wanted)
+                whole = partitions[0] == partitions[1] and wanted.start <= offsets[0] and offsets[1] < wanted.end
+                table = self._group(number)
+                yield table if whole and wanted.times_us == ALL_TIMES else _matching(table, wanted)
 
     def _group(self, number: int) -> pa.Table:
         if self._kept is None or self._kept[0] != number:
-            self._kept = (number, self._parquet.read_row_group(number))
+            self._kept = (number, self._parquet.read_row_group(number, self._columns))
         return self._kept[1]
 
 

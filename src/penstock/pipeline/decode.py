@@ -39,7 +39,9 @@ class BatchDecoder:
         where = f"{self._topic}-{self._partition} at offset {header.base_offset}"
         if not crc_is_valid(data, pos, header):
             raise CorruptBatch(f"{where}: the batch does not match its checksum")
-        payload = decompress(header.codec, data[pos + HEADER_BYTES : pos + header.size_bytes])
+        payload: Any = data[pos + HEADER_BYTES : pos + header.size_bytes]
+        if header.codec:
+            payload = decompress(header.codec, payload)
         if not 0 <= header.record_count <= len(payload):
             raise CorruptBatch(f"{where}: {header.record_count} records cannot fit into {len(payload)} bytes")
         self._batches.append(header)

@@ -102,17 +102,28 @@ def _headers(column: pa.Array | None) -> tuple[Array, Bytes, Bytes]:
 
 def partition_rows(rows: Rows, partition_count: int, spare: int) -> Iterator[tuple[int, Array]]:
     """Row numbers by partition, in their order. `spare` takes rows without a key."""
+    chosen = _partitions_of(rows, partition_count, spare)
+    most = int(chosen.max())
+    if most >= partition_count:
+        raise PipelineError(f"a row names partition {most}, but the topic has {partition_count}")
+    if most == chosen.min():
+        yield most, np.arange(len(chosen))
+        return
+    # Sorted by counting if the type is small.
+    order = np.argsort(chosen.astype(np.uint16) if most < 1 << 16 else chosen, kind="stable")
+    ends = np.cumsum(np.bincount(chosen, minlength=most + 1))
+    for number in np.unique(chosen):
+        first = ends[number - 1] if number else 0
+        yield int(number), order[first : ends[number]]
+
+
+def _partitions_of(rows: Rows, partition_count: int, spare: int) -> Array:
+    given = rows.partitions
+    if given is not None and given.min() >= 0:
+        return given
     chosen = np.empty(len(rows.timestamps), dtype=np.int32)
     choose_partitions(rows.keys.data, rows.keys.ends, rows.keys.present, partition_count, spare, chosen)
-    if rows.partitions is not None:
-        chosen = np.where(rows.partitions >= 0, rows.partitions, chosen).astype(np.int32)
-    order = np.argsort(chosen, kind="stable")
-    ordered = chosen[order]
-    numbers, firsts = np.unique(ordered, return_index=True)
-    for number, group in zip(numbers, np.split(order, firsts[1:]), strict=True):
-        if number >= partition_count:
-            raise PipelineError(f"a row names partition {number}, but the topic has {partition_count}")
-        yield int(number), group
+    return chosen if given is None else np.where(given >= 0, given, chosen)
 
 
 def encode_payloads(rows: Rows, partition: int, order: Array, max_bytes: int) -> Iterator[Payload]:
@@ -149,7 +160,7 @@ def finish_batch(
 ) -> bytearray:
     records = payload.records
     if codec:
-        records = compress(codec, bytes(records))
+        records = compress(codec, records)
     out = bytearray(HEADER_BYTES)
     out += records
     attributes = int(codec) | (TRANSACTIONAL_BIT if transactional else 0)

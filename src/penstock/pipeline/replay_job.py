@@ -30,6 +30,7 @@ from penstock.pipeline.tasks import TaskAttempt, run_tasks
 
 ROUND_RECORDS = 500_000
 _RATE_SECONDS = 2.0  # a limited replay commits about so often
+_ROWS_PER_BATCH = 50_000
 _COLUMNS = ("key", "value", "headers", "timestamp", "partition")
 
 
@@ -194,7 +195,7 @@ def write_pieces(work: Work, attempt: TaskAttempt) -> Written:
 
 def _rows(work: Work) -> Iterator[pa.RecordBatch]:
     for piece in work.pieces:
-        for table in read_slice(work.storage, piece.wanted):
-            topic = pa.array([piece.target] * table.num_rows, pa.string())
+        for table in read_slice(work.storage, piece.wanted, _COLUMNS):
+            topic = pa.repeat(pa.scalar(piece.target, pa.string()), table.num_rows)
             chosen = table.select(_COLUMNS).append_column("topic", topic)
-            yield from chosen.combine_chunks().to_batches(max_chunksize=50_000)
+            yield from chosen.to_batches(max_chunksize=_ROWS_PER_BATCH)

@@ -235,8 +235,9 @@ def _by_topic(options: SinkOptions, batch: pa.RecordBatch) -> Iterator[tuple[str
     topics = batch.column("topic")
     if topics.null_count:
         raise PipelineError('a row has no topic: the column "topic" is null and there is no option "topic"')
-    for topic in topics.unique().to_pylist():
-        yield topic, batch.filter(pc.equal(topics, topic))
+    names = topics.unique().to_pylist()
+    for topic in names:
+        yield topic, batch if len(names) == 1 else batch.filter(pc.equal(topics, topic))
 
 
 async def _commit(
