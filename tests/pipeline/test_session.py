@@ -11,7 +11,7 @@ import pytest
 from penstock.pipeline import java, shipping
 from penstock.pipeline.errors import BrokerAway, DataLost, JobFailed, PipelineError
 from penstock.pipeline.explain import explain
-from penstock.pipeline.session import _settings, _with_retries
+from penstock.pipeline.session import _check_master, _executor_python, _settings, _with_retries
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -77,9 +77,6 @@ def test_settings_of_the_user_go_over_ours(tmp_path: Path) -> None:
     assert values["spark.driver.extraJavaOptions"].endswith(" -Xss4m")
     assert f"-Djava.io.tmpdir={tmp_path}" in values["spark.driver.extraJavaOptions"]
     assert "FileSystemBasedCheckpointFileManager" in str(values)
-    remote = _settings("spark://h:7077", {}, None, "env.tar.gz")
-    assert remote["spark.archives"] == "env.tar.gz#environment"
-    assert "FileSystemBasedCheckpointFileManager" not in str(remote)
     masters = ["local", "local[3]", "local[*]", "local[2,1]", "spark://h:1"]
     assert [_with_retries(m) for m in masters] == [
         "local[1,4]",
@@ -88,6 +85,33 @@ def test_settings_of_the_user_go_over_ours(tmp_path: Path) -> None:
         "local[2,1]",
         "spark://h:1",
     ]
+
+
+@pytest.mark.parametrize("master", ["spark://h:7077", "k8s://https://h:6443", "yarn"])
+def test_a_cluster_gets_code_and_libraries_and_nothing_that_is_local(
+    master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    image = {"spark.kubernetes.container.image": "python:3.11"}
+    values = _settings(master, image, str(tmp_path / "scratch"), "env.tar.gz")
+    assert values["spark.archives"] == f"{tmp_path}/env.tar.gz#environment"
+    assert values["spark.kubernetes.container.image"] == "python:3.11"
+    assert values["spark.sql.execution.arrow.maxBytesPerBatch"] == "1m"
+    # Executors must reach the driver, and checkpoints may be on any file system.
+    assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.sql.shuffle.partitions"} & values.keys()
+    assert "FileSystemBasedCheckpointFileManager" not in str(values)
+    assert _settings(master, {}, None, "s3://b/env.tar.gz")["spark.archives"] == "s3://b/env.tar.gz#environment"
+    assert _executor_python(master, {}, "env.tar.gz") == "./environment/bin/python"
+    assert _executor_python(master, {"spark.pyspark.python": "/opt/python"}, None) == "/opt/python"
+    assert _executor_python(master, {}, None) is None
+
+
+def test_yarn_needs_to_know_where_it_is() -> None:
+    with pytest.raises(PipelineError, match="says nothing of where the cluster is") as refused:
+        _check_master("yarn", {})
+    assert "HADOOP_CONF_DIR" in refused.value.hint
+    _check_master("yarn", {"YARN_CONF_DIR": "/etc/hadoop"})
+    _check_master("spark://h:7077", {})
 
 
 class FakeSparkError(Exception):

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.pipeline.errors import PipelineError
 from penstock.pipeline.java import find_java_home
-from penstock.pipeline.shipping import code_archive, worker_python
+from penstock.pipeline.shipping import code_archive, python_script, worker_python
 
 TASK_ATTEMPTS = 4
 _SETTINGS = {
@@ -48,6 +48,7 @@ appender.stderr.layout.pattern = spark: %m%n%ex{short}
 """
 _LOCAL = re.compile(r"local(?:\[([\w*]+)\])?")
 _ENVIRONMENT = "environment"  # the name under which an environment archive is unpacked on executors
+_PACKED_PYTHON = f"./{_ENVIRONMENT}/bin/python"  # from where an executor runs
 
 
 def make_session(
@@ -65,20 +66,20 @@ def make_session(
     if java_home is not None:
         os.environ["JAVA_HOME"] = java_home
     master = _with_retries(master or settings.get("spark.master") or "local[*]")
+    _check_master(master, os.environ)
     values = _settings(master, settings, scratch, archives)
     # PySpark looks only into the environment for the Python of its executors.
-    if master.startswith("local"):
-        os.environ["PYSPARK_PYTHON"] = worker_python()
-    elif "spark.pyspark.python" in settings:
-        os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
-    elif archives is not None:
-        os.environ["PYSPARK_PYTHON"] = f"./{_ENVIRONMENT}/bin/python"
+    python = _executor_python(master, settings, archives)
+    if python is not None:
+        os.environ["PYSPARK_PYTHON"] = python
     builder = SparkSession.builder.appName(f"penstock {name}").master(master)
     for key, value in values.items():
         builder = builder.config(key, value)
     interrupted = signal.getsignal(signal.SIGINT)
     try:
         with nullcontext() if master.startswith("local") else _code_on_path():
+            if python == _PACKED_PYTHON:
+                _launch_java({**values, "spark.master": master})
             session = builder.getOrCreate()
     except Exception as error:  # the edge to Java: anything may come out of a launch
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -91,6 +92,36 @@ def make_session(
     if not master.startswith("local"):
         session.sparkContext.addPyFile(code_archive())
     return session
+
+
+def _check_master(master: str, environment: Mapping[str, str]) -> None:
+    """Where Spark's own words would come as a page of Java."""
+    if master.startswith("yarn") and not (environment.get("HADOOP_CONF_DIR") or environment.get("YARN_CONF_DIR")):
+        raise PipelineError(
+            "master yarn says nothing of where the cluster is",
+            hint="set HADOOP_CONF_DIR or YARN_CONF_DIR to the directory with its yarn-site.xml",
+        )
+
+
+def _executor_python(master: str, settings: Mapping[str, str], archives: str | None) -> str | None:
+    """None: the `python3` of the executors' machines."""
+    if master.startswith("local"):
+        return worker_python()
+    if "spark.pyspark.python" in settings:
+        return settings["spark.pyspark.python"]
+    return _PACKED_PYTHON if archives is not None else None
+
+
+def _launch_java(values: Mapping[str, str]) -> None:
+    """Java plans sources and sinks with the executors' Python too, and looks for it by the same relative path: it is
+    started in a directory where that is this Python."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:
+        directory = python_script("driver", _PACKED_PYTHON)
+        conf = SparkConf(loadDefaults=False).setAll(list(values.items()))
+        SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"cwd": str(directory)}))
 
 
 @contextmanager
@@ -113,7 +144,8 @@ def _settings(master: str, given: Mapping[str, str], scratch: str | None, archiv
     if master.startswith("local"):
         values |= _LOCAL_SETTINGS
     if archives is not None:
-        values["spark.archives"] = f"{archives}#{_ENVIRONMENT}"
+        place = archives if "://" in archives else os.path.abspath(archives)
+        values["spark.archives"] = f"{place}#{_ENVIRONMENT}"
     if scratch is not None:
         values |= {"spark.local.dir": scratch, "spark.sql.warehouse.dir": f"{scratch}/warehouse"}
         os.makedirs(scratch, exist_ok=True)

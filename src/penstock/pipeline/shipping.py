@@ -59,7 +59,12 @@ PYTHONPATH="${kept#:}" exec "%s" "$@"
 
 def worker_python() -> str:
     """This Python, for workers on this machine."""
-    return str(cached_script("python", "python", _WORKER_PYTHON % sys.executable) / "python")
+    return str(python_script("python", "python") / "python")
+
+
+def python_script(name: str, place: str) -> Path:
+    """The directory that has this Python at `place`."""
+    return cached_script(name, place, _WORKER_PYTHON % sys.executable)
 
 
 def code_archive() -> str:
