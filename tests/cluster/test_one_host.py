@@ -26,6 +26,7 @@ class Host:
         self.port = port
         self._log_path = data.with_name("host.log")
         command = [sys.executable, "-m", "penstock", "up", "--brokers", "2", "--port", str(port), "--data", str(data)]
+        command += ["--set", "group.initial.rebalance.delay.ms=0"]
         with open(self._log_path, "wb") as output:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         eventually(lambda: f"kafka on {self.bootstrap}" in self.log or self._ended(), 60, message="not ready")
