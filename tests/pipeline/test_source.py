@@ -1,14 +1,17 @@
 """Topics read by Spark: batches, streams, limits, what is lost, and the lag that everybody sees."""
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("pyarrow", reason="the pipeline's libraries are not installed: pip install penstock[pipeline]")
 
+from penstock.cli.main import cli
 from penstock.client.sync import Admin, Producer
 from penstock.client.types import TopicPartition
 from penstock.pipeline.errors import DataLost
@@ -120,6 +123,11 @@ def test_a_stream_goes_on_where_it_was_and_shows_its_lag(spark: Any, broker: Bro
     with Admin(broker.bootstrap) as admin:
         committed = admin.group_offsets("spark-orders")
         assert sum(position.offset for position in committed.values()) == 550
+        with Producer(broker.bootstrap) as producer:
+            producer.send_and_wait("stream", b"not yet read", key=b"late")
+        told = CliRunner().invoke(cli, ["group", "describe", "spark-orders", "-b", broker.bootstrap, "-o", "json"])
+        described = json.loads(told.stdout)
+        assert (described["lag"], sum(row["committed"] for row in described["partitions"])) == (1, 550)
         assert [group.group_id for group in admin.list_groups() if "asks" in group.group_id] == []
 
 
