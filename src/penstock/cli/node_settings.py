@@ -1,11 +1,15 @@
-"""What `penstock up` and `penstock broker` make of their options and file. Part of every start: imports little."""
+"""What `penstock up` and `penstock broker` make of their options and file.
+
+Part of every start, and all that a process needs that only looks after others: imports nothing of the broker.
+"""
 
 import os
+import tomllib
 from collections.abc import Mapping
 
 from penstock.cli.exits import USAGE, Failure
-from penstock.metadata.settings import BrokerSettings
-from penstock.node.run import SETTINGS_UNREADABLE, read_given
+from penstock.metadata.settings import BrokerSettings, SettingError
+from penstock.metadata.settings.broker_settings import flatten
 
 BELOW = "brokers"
 """Where, below the first broker's data directory, its neighbours of the same host are."""
@@ -15,10 +19,14 @@ def read_settings(
     overrides: Mapping[str, str], config_file: str | None
 ) -> tuple[BrokerSettings, Mapping[str, object]]:
     """The settings, and what was given for them by name; `overrides` go before the file."""
+    given: dict[str, object] = {}
     try:
-        given = read_given(overrides, config_file)
+        if config_file is not None:
+            with open(config_file, "rb") as file:
+                given.update(flatten(tomllib.load(file)))
+        given.update(overrides)
         return BrokerSettings.from_mapping(given), given
-    except SETTINGS_UNREADABLE as error:
+    except (OSError, tomllib.TOMLDecodeError, SettingError) as error:
         raise Failure(str(error), hint="docs/settings.md lists every setting", exit_code=USAGE) from error
 
 

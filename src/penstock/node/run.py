@@ -9,13 +9,10 @@ import resource
 import signal
 import socket
 import sys
-import tomllib
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock import __version__
-from penstock.metadata.settings import BrokerSettings, SettingError
-from penstock.metadata.settings.broker_settings import flatten
+from penstock.metadata.settings import BrokerSettings
 from penstock.node.identity import NodeRefused
 from penstock.node.log_lines import configure_log_lines
 from penstock.node.node import Node, event_loop_factory
@@ -24,7 +21,6 @@ log = logging.getLogger("penstock.node")
 
 EXIT_OK = 0
 EXIT_REFUSED = 1
-SETTINGS_UNREADABLE = (OSError, tomllib.TOMLDecodeError, SettingError)
 
 
 class Supervision(NamedTuple):
@@ -45,16 +41,6 @@ def run_node(settings: BrokerSettings, supervision: Supervision = _ON_ITS_OWN) -
     _raise_file_limit()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         return runner.run(_serve(settings, supervision))
-
-
-def read_given(overrides: Mapping[str, str], config_file: str | None) -> dict[str, object]:
-    """Names and raw values; `overrides` go before the file. Raises `SETTINGS_UNREADABLE`, as may making settings."""
-    given: dict[str, object] = {}
-    if config_file is not None:
-        with open(config_file, "rb") as file:
-            given.update(flatten(tomllib.load(file)))
-    given.update(overrides)
-    return given
 
 
 def _raise_file_limit() -> None:
