@@ -124,13 +124,13 @@ def measure_broker(data: Path, partitions: int, seconds: float) -> Results:
     found: Results = {"partitions": partitions}
     with MeasuredBroker(data, {}) as broker:
         before = broker.rss_bytes()
-        found |= {"start_empty_s": broker.start_seconds, "rss_empty_mb": before / 1e6}
+        found |= started(broker, "start_empty") | {"rss_empty_mb": before / 1e6}
         say(f"creating {partitions:,} partitions on one broker …")
         found["create_s"] = create_partitions(load.RawClient(broker.port), partitions)
         found["rss_created_mb"] = broker.rss_bytes() / 1e6
     say("starting with them …")
     with MeasuredBroker(data, {}) as broker:
-        found |= {"start_clean_s": broker.start_seconds, "rss_started_mb": broker.rss_bytes() / 1e6}
+        found |= started(broker, "start_clean") | {"rss_started_mb": broker.rss_bytes() / 1e6}
         say("asking for metadata …")
         found |= time_metadata(broker, None, "metadata_all_topics")
         found |= time_metadata(broker, ["topic-1"], "metadata_one_topic")
@@ -143,8 +143,13 @@ def measure_broker(data: Path, partitions: int, seconds: float) -> Results:
         found |= {"metadata_answers_meanwhile": others.answers, "rss_peak_mb": broker.peak_rss_bytes() / 1e6}
         broker.kill()
     with MeasuredBroker(data, {}) as broker:
-        found["start_after_kill_s"] = broker.start_seconds
+        found |= started(broker, "start_after_kill")
     return found
+
+
+def started(broker: MeasuredBroker, name: str) -> Results:
+    """Up to now, when it is ready."""
+    return {f"{name}_s": broker.start_seconds, f"{name}_cpu_s": broker.cpu_seconds()}
 
 
 def main() -> None:
