@@ -6,7 +6,7 @@ What role an open one has is said by who follows the metadata (`assign`).
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -39,6 +39,8 @@ class PartitionTable:
         self._open_log = open_log
         self._pool = pool
         self._open: dict[tuple[TopicKey, int], Partition] = {}  # those led here
+        self.opened: Mapping[tuple[TopicKey, int], Partition] = self._open
+        """Those led here, by name and by id; the same mapping for ever."""
         self._replicas: dict[tuple[bytes, int], Partition] = {}
         self._opening: dict[tuple[bytes, int], asyncio.Future[Partition | Refusal]] = {}
         self._offline: dict[tuple[bytes, int], Refusal] = {}
@@ -154,6 +156,11 @@ class PartitionTable:
     async def _open_in_pool(self, topic: TopicImage, index: int, state: PartitionImage) -> Partition | Refusal:
         storage = self._open_log(topic, index, state)
         refusal = await asyncio.get_running_loop().run_in_executor(self._pool, load_quietly, storage)
+        _, current = self._lookup(topic.id, index)
+        if current is None or self._node_id not in current.replicas:  # deleted or moved while it was being opened
+            return _UNKNOWN_TOPIC
+        if storage.is_deleted:  # moved away and back meanwhile: what was opened is the log of before
+            return await self._open_in_pool(topic, index, current)
         if storage.lost_records and len(state.replicas) > 1:
             refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "records that were synced are damaged")
             self.on_damaged(topic, index, storage.end_offset, refusal.message)
@@ -163,9 +170,6 @@ class PartitionTable:
             if storage.is_loaded:  # else its disk is full, and it may be opened when there is room
                 self._offline[topic.id, index] = refusal
             return refusal
-        _, current = self._lookup(topic.id, index)
-        if current is None or self._node_id not in current.replicas:  # deleted or moved while it was being opened
-            return _UNKNOWN_TOPIC
         alone = current.replicas == (self._node_id,)
         partition = Partition(topic.name, index, topic.id, storage, current.leader_epoch, alone=alone)
         self._replicas[topic.id, index] = partition
