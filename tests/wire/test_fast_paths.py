@@ -13,7 +13,13 @@ from penstock.wire.fetch_frame import FetchedPartition, NodeEndpoint, encode_fet
 from penstock.wire.generated.fetch import FetchRequest, FetchResponse
 from penstock.wire.generated.produce import ProduceRequest, ProduceResponse
 from penstock.wire.header import encode_response_header
-from penstock.wire.produce_fast import DecodedProduce, decode_produce, encode_produce_frame
+from penstock.wire.produce_fast import (
+    DecodedProduce,
+    decode_one_batch,
+    decode_produce,
+    encode_produce_frame,
+    encode_produced,
+)
 from tests.wire.messages import messages
 from tests.wire.test_round_trip import quick
 
@@ -62,6 +68,28 @@ def usual_produce(version: int) -> st.SearchStrategy[ProduceRequest]:
     return st.builds(ProduceRequest, st.none(), int16s, int32s, st.lists(topic, min_size=1, max_size=1))
 
 
+@pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 16_382, 16_383, 16_384, 70_000])
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_a_request_of_one_batch_is_read_without_lists(version: int, size: int) -> None:
+    partition = ProduceRequest.PartitionProduceData(7, b"r" * size)
+    topic = ProduceRequest.TopicProduceData("" if version >= 13 else "täglich", bytes(16), [partition])
+    out = bytearray()
+    ProduceRequest(None, 1, 500, [topic]).encode(version, out)
+    key = bytes(16) if version >= 13 else "täglich"
+    assert decode_one_batch(memoryview(out), 0, version) == (1, 500, key, 7, b"r" * size)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_the_answer_to_one_batch_is_the_general_one(version: int) -> None:
+    @examples
+    @given(int32s, topic_keys(version >= 13), int32s, int64s, int64s, int64s)
+    def check(number: int, topic: str | bytes, index: int, offset: int, time_ms: int, start: int) -> None:
+        general = encode_produce_frame(number, version, [(topic, [(index, 0, offset, time_ms, start, None)])])
+        assert encode_produced(number, version, topic, index, offset, time_ms, start) == general
+
+    check()
+
+
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 def test_produce_requests(version: int) -> None:
     @examples
@@ -71,6 +99,10 @@ def test_produce_requests(version: int) -> None:
         request.encode(version, out)
         for buf in (bytes(out), memoryview(out)):
             assert decode_produce(buf, 6, version) == produce_parts(request, version)
+        one = decode_one_batch(memoryview(out), 6, version)
+        if one is not None:
+            acks, timeout_ms, topic, index, records = one
+            assert produce_parts(request, version) == (None, acks, timeout_ms, [(topic, [(index, records)])])
         cuts = range(6, len(out)) if len(out) < 400 else random.Random(len(out)).sample(range(6, len(out)), 50)
         for cut in cuts:
             with pytest.raises(WireError):

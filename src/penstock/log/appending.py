@@ -5,7 +5,7 @@ the log as it was; any other failed write fails the log directory.
 """
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.log.checkpoints import PARTITION_METADATA_FILE, encode_partition_metadata
 from penstock.log.config import LogConfig
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
 
 _LOGGER = logging.getLogger(__name__)
+_make: Any = tuple.__new__  # a named tuple without its Python-level constructor
 
 
 class AppendResult(NamedTuple):
@@ -80,9 +81,11 @@ def append_checked(
     log.end_offset = last_offset + 1
     log.size_bytes += size
     request_sync(log, config)
-    return AppendResult(
-        base_offset, last_offset + 1, max_timestamp if config.log_append_time else -1, max_timestamp, size
+    append_time_ms = max_timestamp if config.log_append_time else -1
+    result: AppendResult = _make(
+        AppendResult, (base_offset, last_offset + 1, append_time_ms, max_timestamp, size, False)
     )
+    return result
 
 
 def _note_producer(log: "PartitionLog", header: BatchHeader, base_offset: int, last_offset: int) -> None:

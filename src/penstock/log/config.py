@@ -43,6 +43,8 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     target_codec: int = KEEP_CODEC
     is_compacted: bool = False
     log_append_time: bool = False
+    takes_as_sent: bool = True
+    """Batches enter the log as producers sent them, whatever their codec."""
     max_offset_entries: int = 0
     max_time_entries: int = 0
 
@@ -54,6 +56,11 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
             set_derived(self, "target_codec", int(codec_by_name(self.compression_type)))
         set_derived(self, "is_compacted", "compact" in self.cleanup_policy)
         set_derived(self, "log_append_time", self.message_timestamp_type == "LogAppendTime")
+        set_derived(
+            self,
+            "takes_as_sent",
+            not self.is_compacted and not self.log_append_time and self.target_codec == KEEP_CODEC,
+        )
         set_derived(self, "max_offset_entries", self.segment_index_bytes // 8)
         set_derived(self, "max_time_entries", self.segment_index_bytes // 12 - 1)
 

@@ -188,7 +188,7 @@ class PartitionLog:
         Clients send exactly one batch. Coordinators (and the metadata quorum) may send several, and control
         batches; theirs are trusted to be well-formed.
         """
-        refusal = self._refusal()
+        refusal = self._refusal() if not self.is_loaded or self.offline or self.directory.refusal else None
         if refusal is not None:
             return refusal
         config = self.config
@@ -197,7 +197,7 @@ class PartitionLog:
         header = check_client_batch(data, config, now_ms)
         if isinstance(header, Refusal):
             return header
-        if needs_preparation(header, config):
+        if not config.takes_as_sent and needs_preparation(header, config):
             prepared = prepare_batch(data, header, config, now_ms)
             if isinstance(prepared, Refusal):
                 return prepared

@@ -176,8 +176,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _consume(self, data: memoryview) -> None:
         position, end = 0, len(data)
+        outbox = self._outbox
         while position < end and not self.closed:
-            if self._must_wait():
+            # Whoever is owed nothing need not wait: the rule, and a call less for every request.
+            if (self._pending or outbox is None or outbox.queued_bytes) and self._must_wait():
                 self._backlog = bytes(data[position:])
                 return
             if end - position < 4:
@@ -287,11 +289,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         parts = self._corked_parts
         answered = 0
-        while pending and pending[0]._parts is not None:
-            done = pending.popleft()
-            assert done._parts is not None
+        done: Reply | None = reply
+        while done is not None and done._parts is not None:
+            pending.popleft()
             answered += done.size
-            parts.extend(done._parts)
+            parts += done._parts
+            done = pending[0] if pending else None
         self.inflight_bytes -= answered
         memory = self._shared.memory
         if memory.waiting:

@@ -37,6 +37,8 @@ TopicKey = str | bytes
 PartitionRecords = tuple[int, memoryview | None]
 # transactional id, acks, timeout in ms, topics
 DecodedProduce = tuple[str | None, int, int, list[tuple[TopicKey, list[PartitionRecords]]]]
+# acks, timeout in ms, topic, partition, records
+OneBatch = tuple[int, int, TopicKey, int, memoryview]
 # index, error code, base offset, log append time, log start offset, error message
 PartitionResult = tuple[int, int, int, int, int, str | None]
 
@@ -53,16 +55,22 @@ _unpack_acks = Packer(">hi").unpack_from
 _unpack_index = Packer(">i").unpack_from
 
 
-def decode_produce(buf: Buffer, pos: int, version: int) -> DecodedProduce:
-    view = buf if type(buf) is memoryview else memoryview(buf)
+def decode_one_batch(view: memoryview, pos: int, version: int) -> OneBatch | None:
+    """A request of the usual shape, without the lists that others need; None for those, and for what is malformed."""
     if not _FIRST_VERSION <= version <= _LAST_VERSION:
         raise _unsupported(version)
     try:
-        usual = _decode_flexible(view, pos, version) if version >= _FLEXIBLE_FROM else _decode_plain(view, pos)
-        if usual is not None:
-            return usual
+        return _decode_flexible(view, pos, version) if version >= _FLEXIBLE_FROM else _decode_plain(view, pos)
     except DECODE_FAULTS:
-        pass  # an unusual shape may end before the usual one does
+        return None  # an unusual shape may end before the usual one does
+
+
+def decode_produce(buf: Buffer, pos: int, version: int) -> DecodedProduce:
+    view = buf if type(buf) is memoryview else memoryview(buf)
+    usual = decode_one_batch(view, pos, version)
+    if usual is not None:
+        acks, timeout_ms, topic, index, records = usual
+        return None, acks, timeout_ms, [(topic, [(index, records)])]
     try:
         if version >= _FLEXIBLE_FROM:
             return _decode_flexible_topics(view, pos, version)
@@ -71,7 +79,7 @@ def decode_produce(buf: Buffer, pos: int, version: int) -> DecodedProduce:
         raise malformed("ProduceRequest", version, fault) from fault
 
 
-def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodedProduce | None:
+def _decode_flexible(buf: memoryview, pos: int, version: int) -> OneBatch | None:
     topic: TopicKey
     if version == _IDS_FROM:
         id_length, acks, timeout_ms, topics, topic, partitions, index = _unpack_ids_head(buf, pos)
@@ -81,27 +89,33 @@ def _decode_flexible(buf: memoryview, pos: int, version: int) -> DecodedProduce 
         if not 0 < length < 0x80:
             return None
         at = pos + 8 + length
-        topic = buf[pos + 9 : at].tobytes().decode()
+        topic = str(buf[pos + 9 : at], "utf-8")
         partitions, index = _unpack_flexible_partitions(buf, at)
         at += 5
     # Counts and lengths are stored plus one: 2 is one, 0 is null.
     if id_length == 0 and topics == 2 and partitions == 2:
-        length, at = read_uvarint(buf, at)
+        length = buf[at]
+        if length < 0x80:
+            at += 1
+        elif (more := buf[at + 1]) < 0x80:  # up to 16 KB, without a call
+            length += (more - 1) << 7
+            at += 2
+        else:
+            length, at = read_uvarint(buf, at)
         end = at + length - 1
         if length and not (buf[end] or buf[end + 1] or buf[end + 2]):
-            return None, acks, timeout_ms, [(topic, [(index, buf[at:end])])]
+            return acks, timeout_ms, topic, index, buf[at:end]
     return None
 
 
-def _decode_plain(buf: memoryview, pos: int) -> DecodedProduce | None:
+def _decode_plain(buf: memoryview, pos: int) -> OneBatch | None:
     id_length, acks, timeout_ms, topics, length = _unpack_plain_head(buf, pos)
     if id_length == -1 and topics == 1 and length >= 0:
         at = pos + 14 + length
         partitions, index, size = _unpack_plain_partitions(buf, at)
         end = at + 12 + size
         if partitions == 1 and size >= 0 and end <= len(buf):
-            topic = buf[pos + 14 : at].tobytes().decode()
-            return None, acks, timeout_ms, [(topic, [(index, buf[at + 12 : end])])]
+            return acks, timeout_ms, str(buf[pos + 14 : at], "utf-8"), index, buf[at + 12 : end]
     return None
 
 
@@ -183,6 +197,33 @@ _pack_size = Packer(">i").pack_into
 _NO_RECORD_ERRORS = bytes(4)
 
 Results = Sequence[tuple[TopicKey, Sequence[PartitionResult]]]
+
+
+def encode_produced(
+    correlation_id: int,
+    version: int,
+    topic: TopicKey,
+    index: int,
+    base_offset: int,
+    append_time_ms: int,
+    start_offset: int,
+) -> bytes:
+    """The answer to one batch that was appended, and to nothing else: no lists to look through."""
+    # fmt: off
+    if version == _IDS_FROM:
+        return _pack_ids_only(
+            _IDS_ONLY_BYTES, correlation_id, 0, 2, topic,
+            2, index, 0, base_offset, append_time_ms, start_offset, 1, 0, 0, 0, 0, 0,
+        )
+    if version >= _FLEXIBLE_FROM and (length := len(topic)) < 0x7F and topic.isascii():
+        start = _pack_flexible_start(length + _FLEXIBLE_ONLY_BYTES, correlation_id, 0, 2, length + 1)
+        return start + topic.encode() + _pack_flexible_only(  # type: ignore[union-attr]
+            2, index, 0, base_offset, append_time_ms, start_offset, 1, 0, 0, 0, 0, 0,
+        )
+    # fmt: on
+    return encode_produce_frame(
+        correlation_id, version, [(topic, [(index, 0, base_offset, append_time_ms, start_offset, None)])]
+    )
 
 
 def encode_produce_frame(correlation_id: int, version: int, topics: Results, throttle_time_ms: int = 0) -> bytes:

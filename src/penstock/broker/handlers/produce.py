@@ -1,6 +1,8 @@
 """Produce (key 0), versions 3–13: v9 flexible, v10 leader hints (KIP-951), v13 topic ids.
 
-Runs on the frame where it was received: batches are checked, numbered in place and written from there. Versions
+Runs on the frame where it was received: batches are checked, numbered in place and written from there. A request with
+one batch for a partition that is open, which is what most clients send, takes a way without lists (`_append_one`, a
+fifth less bytecodes); all others, and whatever is refused before it is appended, the general one. Versions
 0–2 are advertised but not served (KAFKA-18659). The first batch of a transaction in a partition waits for the
 transaction coordinator (KIP-890): up to version 11 it must know the partition, from version 12 on it adds it.
 """
@@ -20,10 +22,13 @@ from penstock.net.connection import Connection, Reply
 from penstock.replication.partition import Partition
 from penstock.security.verdicts import Operation
 from penstock.wire.produce_fast import (
+    OneBatch,
     PartitionResult,
     TopicKey,
+    decode_one_batch,
     decode_produce,
     encode_produce_frame,
+    encode_produced,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +49,9 @@ _BAD_ACKS = Refusal(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be 0, 1 or -1 (a
 class ProduceHandler:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        self._opened = broker.partitions.opened
+        self._gate = broker.gate
+        self._clock = broker.clock
 
     def handle(
         self,
@@ -55,6 +63,63 @@ class ProduceHandler:
         prepared: Prepared | None,
     ) -> bool:
         """False: a partition has to be opened or the transaction coordinator asked first; nothing was appended."""
+        one = decode_one_batch(frame, position, context.api_version)
+        if one is not None:
+            partition = self._opened.get((one[2], one[3]))
+            if (
+                partition is not None
+                and -1 <= one[0] <= 1
+                and not is_transactional(one[4])
+                and self._gate.allows_topic(context, _WRITE, partition.topic)
+            ):
+                self._append_one(connection, reply, context, partition, one)
+                return True
+        return self._handle_general(connection, reply, context, frame, position, prepared)
+
+    def _append_one(
+        self, connection: Connection, reply: Reply, context: RequestContext, partition: Partition, one: OneBatch
+    ) -> None:
+        acks, timeout_ms, topic, index, records = one
+        appended = partition.append(records, self._clock.now_ms(), acks)
+        start_offset = partition.log.log_start_offset
+        if isinstance(appended, Refusal):
+            answer: PartitionResult = (index, appended.code, -1, -1, start_offset, appended.message)
+            if acks:
+                reply.send((self.encode(context, (partition,), [(topic, [answer])]),))
+            else:
+                _finish_unacknowledged(connection, reply, [(topic, [answer])])
+            return
+        base_offset, end_offset, append_time_ms, *_ = appended
+        if acks == 0:
+            reply.skip()
+        elif end_offset > partition.high_watermark and not partition.is_written(end_offset, acks):
+            answers: list[PartitionResult] = [(index, 0, base_offset, append_time_ms, start_offset, None)]
+            wait = (partition, end_offset, answers, 0)
+            _Parked(self._broker, reply, context, [(topic, answers)], [wait], timeout_ms, acks)
+        else:
+            reply.send(
+                (
+                    encode_produced(
+                        context.correlation_id,
+                        context.api_version,
+                        topic,
+                        index,
+                        base_offset,
+                        append_time_ms,
+                        start_offset,
+                    ),
+                )
+            )
+
+    def _handle_general(
+        self,
+        connection: Connection,
+        reply: Reply,
+        context: RequestContext,
+        frame: memoryview,
+        position: int,
+        prepared: Prepared | None,
+    ) -> bool:
         transactional_id, acks, timeout_ms, topics = decode_produce(frame, position, context.api_version)
         found = self._broker.partitions.find_all(topics)
         if prepared is None and (NOT_OPEN in found or (transactional_id is not None and unverified(topics, found))):
