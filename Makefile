@@ -30,7 +30,8 @@ sim: $(STAMP)
 	$(BIN)/penstock sim run --seeds 10000 --keep-going
 
 bench: $(STAMP)
-	$(BIN)/penstock bench compare --json docs/performance.json --markdown docs/performance.md --charts docs/charts
+	$(BIN)/penstock bench compare --json docs/performance.json --markdown docs/performance.md \
+	  --headlines README.md --charts docs/charts
 
 bench-parts: $(STAMP)
 	$(BIN)/python -m bench.broker

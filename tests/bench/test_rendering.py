@@ -5,9 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from penstock.bench.catalogue import workloads
 from penstock.bench.results.charts import render_charts
 from penstock.bench.results.report import Report, Row, decode_report, encode_report
-from penstock.bench.results.table import BEGIN, END, number, render, render_page
+from penstock.bench.results.table import (
+    BEGIN,
+    END,
+    HEADLINE_BEGIN,
+    HEADLINE_END,
+    HEADLINES,
+    number,
+    render,
+    render_headlines,
+    render_page,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -85,6 +96,22 @@ def test_only_what_is_between_the_markers_changes(report: Report):
     assert render_page("# New\n", report).startswith(f"# New\n\n{BEGIN}\n")
 
 
+def test_headlines_are_some_of_the_rows_between_markers_of_their_own(report: Report):
+    report.rows[1].name = HEADLINES[0]
+    page = f"# Title\n\n{HEADLINE_BEGIN}\nformer\n{HEADLINE_END}\n\n{BEGIN}\nothers\n{END}\n"
+    made = render_headlines(page, report)
+    assert "former" not in made
+    assert "others" in made
+    assert "| produce <a> & b (MB/s) | 1 broker | 250 | 100 | **2.50** | **0.50** | **0.40** |" in made
+    assert "| idle memory (MB) | 1 broker | 40 | 400 | **0.10** | – | – |" in made
+    assert "fetch b" not in made
+    assert render_headlines(made, report) == made
+
+
+def test_headlines_name_workloads():
+    assert set(HEADLINES) <= {workload.name for workload in workloads()}
+
+
 def test_a_report_survives_its_file(report: Report):
     again = decode_report(encode_report(report))
     assert decode_report(encode_report(again)) == again
@@ -124,5 +151,7 @@ def test_the_committed_page_is_what_the_committed_measurements_say():
     report = decode_report((DOCS / "performance.json").read_bytes())
     page = (DOCS / "performance.md").read_text(encoding="utf-8")
     assert render_page(page, report) == page, "stale: penstock bench render docs/performance.json --markdown …"
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert render_headlines(readme, report) == readme, "stale: penstock bench render … --headlines README.md"
     for name, text in render_charts(report).items():
         assert (DOCS / "charts" / name).read_text(encoding="utf-8") == text, "stale chart"

@@ -1,5 +1,6 @@
 """`penstock bench compare|render`: Penstock, Apache Kafka and NATS side by side; tables and charts from a file."""
 
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 )
 @click.option("--json", "json_file", type=_FILE, help="Write every measurement to this file, at once.")
 @click.option("--markdown", "markdown_file", type=_FILE, help="Write the tables into this page, between its markers.")
+@click.option("--headlines", "headlines_file", type=_FILE, help="Write a few rows into this page, likewise.")
 @click.option("--charts", type=_DIRECTORY, help="Write charts (SVG) into this directory.")
 def compare(
     patterns: str,
@@ -38,6 +40,7 @@ def compare(
     data: Path | None,
     json_file: Path | None,
     markdown_file: Path | None,
+    headlines_file: Path | None,
     charts: Path | None,
 ) -> int:
     """Compare Penstock with Apache Kafka and NATS JetStream.
@@ -72,15 +75,17 @@ def compare(
         talk("interrupted; what was measured is kept")
         code = exits.INTERRUPTED
     finally:
-        _write(comparison.report, json_file, markdown_file, charts)
+        _keep(comparison.report, json_file)
+        _write(comparison.report, markdown_file, headlines_file, charts)
     return code
 
 
 @click.command("render")
 @click.argument("json_file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--markdown", "markdown_file", type=_FILE, help="Write the tables into this page, between its markers.")
+@click.option("--headlines", "headlines_file", type=_FILE, help="Write a few rows into this page, likewise.")
 @click.option("--charts", type=_DIRECTORY, help="Write charts (SVG) into this directory.")
-def render(json_file: Path, markdown_file: Path | None, charts: Path | None) -> None:
+def render(json_file: Path, markdown_file: Path | None, headlines_file: Path | None, charts: Path | None) -> None:
     """Make tables and charts again from what `compare --json` wrote."""
     import msgspec
 
@@ -92,7 +97,7 @@ def render(json_file: Path, markdown_file: Path | None, charts: Path | None) -> 
         raise exits.Failure(
             f"{json_file} is not a report: {error}", hint="`penstock bench compare --json FILE` writes one"
         ) from None
-    _write(report, None, markdown_file, charts)
+    _write(report, markdown_file, headlines_file, charts)
 
 
 def _chosen(patterns: str, quick: bool) -> "list[Workload]":
@@ -129,18 +134,23 @@ def _keep(report: "Report", json_file: Path | None) -> None:
         new.replace(json_file)
 
 
-def _write(report: "Report", json_file: Path | None, markdown_file: Path | None, charts: Path | None) -> None:
+def _write(report: "Report", markdown_file: Path | None, headlines_file: Path | None, charts: Path | None) -> None:
     from penstock.bench.results.charts import render_charts
     from penstock.bench.results.table import render as render_tables
-    from penstock.bench.results.table import render_page
+    from penstock.bench.results.table import render_headlines, render_page
 
-    _keep(report, json_file)
     if markdown_file is None:
         click.echo(render_tables(report))
     else:
-        page = markdown_file.read_text(encoding="utf-8") if markdown_file.exists() else ""
-        markdown_file.write_text(render_page(page, report), encoding="utf-8")
+        _rewrite(markdown_file, lambda page: render_page(page, report))
+    if headlines_file is not None:
+        _rewrite(headlines_file, lambda page: render_headlines(page, report))
     if charts is not None:
         charts.mkdir(parents=True, exist_ok=True)
         for name, text in render_charts(report).items():
             (charts / name).write_text(text, encoding="utf-8")
+
+
+def _rewrite(file: Path, change: Callable[[str], str]) -> None:
+    page = file.read_text(encoding="utf-8") if file.exists() else ""
+    file.write_text(change(page), encoding="utf-8")

@@ -79,7 +79,7 @@ def java_version() -> str:
     return found[1] if found else "unknown"
 
 
-_PLACES = ("--json", "--markdown", "--charts", "--data")
+_PLACES = ("--json", "--markdown", "--headlines", "--charts", "--data")
 
 
 def command_line(arguments: Sequence[str]) -> str:

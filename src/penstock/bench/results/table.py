@@ -12,6 +12,24 @@ from penstock.bench.workload import LOADS
 
 BEGIN = "<!-- comparison: begin (written by `penstock bench`, do not edit) -->"
 END = "<!-- comparison: end -->"
+HEADLINE_BEGIN = "<!-- headline: begin (written by `penstock bench`, do not edit) -->"
+HEADLINE_END = "<!-- headline: end -->"
+HEADLINES = (
+    "produce-1kb-large",
+    "produce-1kb-16kb",
+    "produce-1kb-single",
+    "connections-1000",
+    "partitions-1000",
+    "fetch-large",
+    "fetch-16kb",
+    "fetch-cold",
+    "rate-1000",
+    "java-produce-1kb",
+    "sync-16kb",
+    "rf3-16kb",
+    "rf3-rate-500",
+)
+"""What the README shows: the same rows whether they look good or not."""
 FAMILIES = {
     "start": "Start-up and idle memory",
     "produce": "Produce",
@@ -19,21 +37,79 @@ FAMILIES = {
     "fetch": "Fetch",
     "latency": "Latency, end to end",
 }
+_OWN_LOAD = 4.0
+"""Per core. Three Kafka brokers and a load make a load average of their own; above this others were there too."""
 BUSY = 0.85
 """A load that takes more of a core than this may be what was measured."""
 
 
 def render_page(page: str, report: Report) -> str:
     """The page with the tables of this report; a page without markers gets them at its end."""
-    tables = f"{BEGIN}\n\n{render(report)}\n{END}"
-    if BEGIN not in page or END not in page:
-        return f"{page.rstrip()}\n\n{tables}\n" if page.strip() else f"{tables}\n"
-    before, _, rest = page.partition(BEGIN)
-    return before + tables + rest.partition(END)[2]
+    return _between(page, BEGIN, END, render(report))
+
+
+def render_headlines(page: str, report: Report) -> str:
+    """The page with a few rows of this report between markers of their own."""
+    return _between(page, HEADLINE_BEGIN, HEADLINE_END, _headlines(report))
+
+
+def _between(page: str, begin: str, end: str, text: str) -> str:
+    block = f"{begin}\n\n{text}\n{end}"
+    if begin not in page or end not in page:
+        return f"{page.rstrip()}\n\n{block}\n" if page.strip() else f"{block}\n"
+    before, _, rest = page.partition(begin)
+    return before + block + rest.partition(end)[2]
+
+
+def _provisional(report: Report) -> str:
+    """What a reader must know before the figures; nothing if the machine was the comparison's own."""
+    cores = int(report.machine.get("cores", "1"))
+    if max(report.load_average, default=0.0) <= _OWN_LOAD * cores:
+        return ""
+    words = (
+        "**Provisional:** the machine was busy with other work, so wall-clock figures of single rows mean little and"
+    )
+    words += (
+        "\nlarge factors are not real; CPU, memory and disk are what to look at until a quiet run replaces this one."
+    )
+    if report.unsettled:
+        words += f"\nMeasured before it had settled: {'; '.join(report.unsettled)}."
+    return words + "\n"
+
+
+def _headlines(report: Report) -> str:
+    """A row that was not measured, or has no counterpart, is not there."""
+    lines = []
+    rows = {row.name: row for row in report.rows}
+    for name in HEADLINES:
+        row = rows.get(name)
+        if row is None or row.ratio(PENSTOCK, KAFKA, row.primary) is None:
+            continue
+        where = f"{'3 brokers' if row.brokers > 1 else '1 broker'}{', fsync' if row.flush == 'sync' else ''}"
+        figures = [_median(row, subject, row.primary) for subject in (PENSTOCK, KAFKA)]
+        ratios = [_ratio(row, metric) for metric in (row.primary, "p99_ms", _cost_metric(row))]
+        lines.append([f"{row.title} ({_unit_words(row)})", where, *figures, *ratios])
+    start = rows.get("start-1-os")
+    for title, metric in (("start-up to the first metadata (s)", "start_s"), ("idle memory (MB)", "peak_rss_mb")):
+        if start is not None and start.ratio(PENSTOCK, KAFKA, metric) is not None:
+            figures = [_median(start, subject, metric) for subject in (PENSTOCK, KAFKA)]
+            lines.append([title, "1 broker", *figures, _ratio(start, metric), "–", "–"])
+    loads = " and ".join(f"{load:.1f}" for load in report.load_average)
+    versions = ", ".join(
+        f"{name} {report.versions[name]}"
+        for name in ("Penstock", "Apache Kafka", "Java", "Python")
+        if name in report.versions
+    )
+    told = (
+        f"{report.begun}, {report.machine.get('cores', '?')} cores, load average before and after {loads}; "
+        f"{versions}. Bold: Penstock is at least as good.\n"
+    )
+    table = _markdown(["work", "set-up", "Penstock", "Kafka", "÷", "p99 ÷", "CPU ÷"], lines)
+    return "\n".join(part for part in (_provisional(report), table, told) if part)
 
 
 def render(report: Report) -> str:
-    parts = [_facts(report)]
+    parts = [_provisional(report), _facts(report)]
     setups = list(dict.fromkeys((row.brokers, row.flush) for row in report.rows if row.family != "start"))
     starts = [row for row in report.rows if row.family == "start" and row.measurements]
     if starts:
@@ -100,10 +176,8 @@ def _family_table(rows: Sequence[Row]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    unit = METRICS[row.primary].unit
-    words = {"/s": "requests/s"}.get(unit, f"{METRICS[row.primary].title} {unit}" if unit == "ms" else unit)
     busy = any(row.load_busy(name) > BUSY for name in (PENSTOCK, KAFKA))
-    cells = [f"{row.title} ({words})", row.load + (" †" if busy else "")]
+    cells = [f"{row.title} ({_unit_words(row)})", row.load + (" †" if busy else "")]
     cells += [_figure(row, name, row.primary) for name in (PENSTOCK, KAFKA, NATS)]
     cells.append(_ratio(row, row.primary))
     cells += [_latencies(row, PENSTOCK), _latencies(row, KAFKA), _ratio(row, "p99_ms")]
@@ -113,6 +187,13 @@ def _cells(row: Row) -> list[str]:
     for metric in ("peak_rss_mb", "disk_bytes_per_byte"):
         cells += [_median(row, name, metric) for name in (PENSTOCK, KAFKA)]
     return cells
+
+
+def _unit_words(row: Row) -> str:
+    metric = METRICS[row.primary]
+    return {"/s": "requests/s"}.get(
+        metric.unit, f"{metric.title} {metric.unit}" if metric.unit == "ms" else metric.unit
+    )
 
 
 def _cost_metric(row: Row) -> str:
