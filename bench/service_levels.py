@@ -1,0 +1,95 @@
+"""The latencies that Penstock promises: produce p99 < 10 ms and end-to-end p99 < 50 ms at half of the peak.
+
+    python -m bench.service_levels            # 60 s for each flush mode; --quick: 5 s
+    python -m bench.service_levels --json     # one object
+
+Three brokers, replication factor 3, acks=all, `flush.mode` os and ack. One record of 1 KB per request to one
+partition and a consumer of it: first as many as it takes, with some in flight, then half as many per second. Each is
+sent when it is due, and its latency counts from then. Brokers and load share the machine. Exit 1: a promise broken.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from penstock.bench.catalogue import THREE, THREE_SYNC
+from penstock.bench.deadline import time_limit
+from penstock.bench.loads.connection import make_batch
+from penstock.bench.loads.raw_produce import close_lanes, open_lanes, pump
+from penstock.bench.loads.raw_rate import RateRun
+from penstock.bench.meter import Values, latency_values
+from penstock.bench.subjects import FLUSH_SETTINGS, PENSTOCK, PenstockSubject, Setup
+from penstock.bench.workload import scratch_topic
+
+PRODUCE_P99_MS, END_TO_END_P99_MS = 10.0, 50.0
+RECORD_BYTES = 1_000
+_IN_FLIGHT = 32
+_LIMIT_SECONDS = 600.0
+
+
+def measure_peak(subject: PenstockSubject, seconds: float) -> float:
+    """Requests per second, one record each; warm before."""
+    batch, _ = make_batch(RECORD_BYTES, 1)
+    with scratch_topic(subject, 1) as (topic, leaders):
+        lanes, _ = open_lanes(leaders, topic, batch, acks=-1, connections=1, window=_IN_FLIGHT)
+        pump(lanes, _IN_FLIGHT, seconds=seconds / 2)
+        # The sum of the latencies is what all places in flight waited: the time that passed, once for each place.
+        requests, latencies = pump(lanes, _IN_FLIGHT, seconds=seconds)
+        close_lanes(lanes)
+    return requests / (sum(latencies) / _IN_FLIGHT)
+
+
+def measure(setup: Setup, data: Path, seconds: float, peak_seconds: float) -> Values:
+    subject = PenstockSubject(setup, data)
+    try:
+        subject.start()
+        peak = measure_peak(subject, peak_seconds)
+        rate = max(1, int(peak / 2))
+        with scratch_topic(subject, 1) as (topic, leaders):
+            run = RateRun(leaders[0], topic, RECORD_BYTES, rate, acks=-1)
+            run.run(min(2.0, seconds))
+            acks, ends = run.run(seconds)
+            run.close()
+    finally:
+        subject.stop()
+    found: Values = {"peak_per_s": peak, "rate_per_s": float(rate)}
+    return found | latency_values(acks, "produce_") | latency_values(ends, "end_to_end_")
+
+
+def is_kept(values: Values) -> bool:
+    return values["produce_p99_ms"] < PRODUCE_P99_MS and values["end_to_end_p99_ms"] < END_TO_END_P99_MS
+
+
+def describe(mode: str, values: Values) -> str:
+    produce = " / ".join(f"{values[f'produce_{name}_ms']:.2f}" for name in ("p50", "p99", "p999"))
+    verdict = "kept" if is_kept(values) else "BROKEN"
+    return (
+        f"{mode}: {values['rate_per_s']:,.0f}/s, half of {values['peak_per_s']:,.0f}/s; "
+        f"produce p50 / p99 / p99.9 {produce} ms (promised p99 < {PRODUCE_P99_MS:g}); "
+        f"end to end p99 {values['end_to_end_p99_ms']:.2f} ms (< {END_TO_END_P99_MS:g}): {verdict}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seconds", type=float, help="how long at half of the peak  [60, quick: 5]")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    seconds = options.seconds or (5.0 if options.quick else 60.0)
+    results: dict[str, Values] = {}
+    with tempfile.TemporaryDirectory(prefix="penstock-levels-") as root:
+        for setup in (THREE, THREE_SYNC):
+            mode = FLUSH_SETTINGS[PENSTOCK, setup.flush]
+            with time_limit(_LIMIT_SECONDS + seconds):
+                results[mode] = measure(setup, Path(root) / setup.flush, seconds, 2.0 if options.quick else 10.0)
+            print(describe(mode, results[mode]), file=sys.stderr if options.json else sys.stdout, flush=True)
+    if options.json:
+        print(json.dumps(results, indent=1))
+    return 0 if all(is_kept(values) for values in results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
