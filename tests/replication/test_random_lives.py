@@ -20,7 +20,19 @@ def test_206_epochs_remember_a_deletion_that_the_log_start_forgot() -> None:
     run_seed(206)
 
 
+def test_3910_a_full_disk_leaves_the_watermark_where_the_log_begins() -> None:
+    run_seed(3910)
+
+
+def test_9090_what_is_below_the_start_of_the_leader_is_gone_before_a_follower_joins() -> None:
+    run_seed(9090)
+
+
 @pytest.mark.soak
-def test_ten_thousand_lives() -> None:
-    for seed in range(10_000):
-        run_seed(seed)
+@pytest.mark.parametrize("part", range(4))
+def test_ten_thousand_lives(part: int) -> None:
+    for seed in range(part, 10_000, 4):
+        try:
+            run_seed(seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error

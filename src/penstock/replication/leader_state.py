@@ -249,12 +249,18 @@ class LeaderState:
 
     # -- changing the in-sync set ---------------------------------------------------------------------------------
 
-    def plan_expand(self, replica_id: int, high_watermark: int) -> IsrProposal | None:
-        """What to propose so that this follower joins; None when it may not or must wait. (P5)"""
+    def plan_expand(self, replica_id: int, high_watermark: int, log_start_offset: int) -> IsrProposal | None:
+        """What to propose so that this follower joins; None when it may not or must wait. (P5)
+
+        What lies below the leader's start must be gone: the leader has forgotten the epochs of it, so nobody could
+        tell whether it is what was once committed there.
+        """
         progress = self.progress.get(replica_id)
         if progress is None or replica_id in self.maximal_isr or self.pending is not None or self.is_recovering:
             return None
         if progress.end_offset < high_watermark or progress.end_offset < self.epoch_start_offset:
+            return None
+        if progress.log_start_offset < log_start_offset:
             return None
         if progress.lacks_room or not self._eligible(replica_id, progress.broker_epoch, progress.directory):
             return None

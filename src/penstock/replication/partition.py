@@ -324,7 +324,7 @@ class Partition:
         if starts_later and self._end_watchers:
             self._wake_end_watchers()  # somebody may wait for the low watermark
         if replica_id not in state.maximal_isr:
-            self._propose(state.plan_expand(replica_id, self.high_watermark))
+            self._propose(state.plan_expand(replica_id, self.high_watermark, self.log.log_start_offset))
         elif lacks_room:
             self._propose(state.plan_shrink(end_offset, now_ms))
 
@@ -389,7 +389,8 @@ class Partition:
             refusal = self._cut(step.offset)
         elif step.kind is Kind.RESTART:
             refusal = log.truncate_full_and_start_at(step.offset)
-            self.high_watermark = log.high_watermark  # nothing is left that an older one could speak of (KAFKA-9491)
+            if refusal is None:  # nothing is left that an older one could speak of (KAFKA-9491)
+                self.high_watermark = log.high_watermark
         elif step.kind is Kind.APPEND:
             if len(fetched.records):
                 result = log.append_as_follower(fetched.records, follower.leader_epoch)
