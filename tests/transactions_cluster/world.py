@@ -94,6 +94,7 @@ class Partitions:
     def __init__(self, node: "Node") -> None:
         self._node = node
         self.led: dict[TopicPartition, Partition] = {}
+        self.opened = self.led
 
     def find(self, topic: str, index: int) -> Partition | Refusal:
         if self._node.image.partition(topic, index) is None:
