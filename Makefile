@@ -10,7 +10,7 @@ run: $(VENV)/.installed-run
 	$(BIN)/penstock up
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadgroup --no-loadscope-reorder --durations=25
 
 # The Spark source beside Spark's own Kafka connector, which Maven fetches from Maven Central.
 test-differential: $(VENV)/.installed-pipeline

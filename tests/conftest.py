@@ -14,7 +14,7 @@ TOGETHER = ("cluster", "pipeline", "conformance", "crash", "sim")
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `pytest -n 2`: a suite of `TOGETHER` stays together, elsewhere a file does. Long ones begin first."""
+    """For `pytest -n N`: a suite of `TOGETHER` stays together, elsewhere a file does. Long ones begin first."""
     here = Path(__file__).parent
 
     def suite(item: pytest.Item) -> str:
