@@ -59,7 +59,10 @@ def controller_for(broker: "Broker", brokers: list[tuple[BrokerImage, Endpoint]]
 
 def peer_address(broker: "Broker", broker_id: int) -> tuple[str, int] | None:
     """Where another broker serves its peers; None while it is not known."""
-    which = broker.image.brokers.get(broker_id)
+    return peer_address_of(broker, broker.image.brokers.get(broker_id))
+
+
+def peer_address_of(broker: "Broker", which: BrokerImage | None) -> tuple[str, int] | None:
     name = broker.static_settings.inter_broker_listener
     listener = which.listener(name) if which is not None and name is not None else None
     return (listener.host, listener.port) if listener is not None else None

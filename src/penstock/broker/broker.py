@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from penstock.broker.addresses import peer_address
+from penstock.broker.addresses import peer_address, peer_address_of
 from penstock.broker.broker_probes import BrokerProbes
 from penstock.broker.controller_channel import ControllerChannel
 from penstock.broker.controller_clock import ControllerClock
@@ -29,10 +29,10 @@ from penstock.broker.replica_changes import ReplicaChanges
 from penstock.broker.replica_throttles import ReplicaThrottles
 from penstock.broker.router import Router
 from penstock.broker.transaction_driver import TransactionService
-from penstock.broker.transaction_marker_routes import RoutedMarkers
+from penstock.broker.transaction_marker_routes import MARKERS_CHANNEL, RoutedMarkers
 from penstock.broker.transaction_markers import LocalMarkers
 from penstock.broker.transaction_producer_ids import ProducerIdBlocks, SpareProducerIds, allocate_over
-from penstock.broker.transaction_routes import TransactionRoutes
+from penstock.broker.transaction_routes import TRANSACTIONS_CHANNEL, TransactionRoutes
 from penstock.log.config import LogConfig
 from penstock.log.directory import LogDirectory
 from penstock.log.partition_log import PartitionLog
@@ -52,6 +52,8 @@ from penstock.wire.struct import ApiMessage
 R = TypeVar("R", bound=ApiMessage)
 
 log = logging.getLogger("penstock.broker")
+
+_ONE_AT_A_TIME = (MARKERS_CHANNEL, TRANSACTIONS_CHANNEL)
 
 
 class Broker:
@@ -215,6 +217,17 @@ class Broker:
             self._refresh_configs({name for kind, name in delta.changed_configs if kind == TOPIC_RESOURCE})
         # After the settings: an in-sync set is judged by the min.insync.replicas of its time.
         self.replicas.on_metadata(delta, image)
+        self._leave_former_incarnations(delta)
+
+    def _leave_former_incarnations(self, delta: MetadataDelta) -> None:
+        """What a broker was asked before it started anew it never answers. After a loss of power nothing tells so, and
+        what is asked now would wait behind that until its time is up."""
+        for broker_id, now in delta.changed_brokers.items():
+            before = delta.image.brokers.get(broker_id)
+            if before is not None and now is not None and now.epoch != before.epoch:
+                address = peer_address_of(self, before)
+                if address is not None:
+                    self.peers.disconnect(address, _ONE_AT_A_TIME)
 
     def _refresh_configs(self, topics: set[str] | None) -> None:
         """Hands changed settings to the logs of these topics; None means all."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_MS = 10_000.0
 # Answers wait until markers are committed over there, so nobody else may have to wait behind them.
-_CHANNEL = "markers"
+MARKERS_CHANNEL = "markers"
 _NOT_YET = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
@@ -74,7 +74,7 @@ class RoutedMarkers:
 
         try:
             response = await self._ask(
-                broker_id, _request(markings), WriteTxnMarkersResponse, _TIMEOUT_MS, channel=_CHANNEL
+                broker_id, _request(markings), WriteTxnMarkersResponse, _TIMEOUT_MS, channel=MARKERS_CHANNEL
             )
         except PeerUnreachable:
             # Perhaps they are written: the next attempt writes them again, which does no harm before it is reported.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # What goes over the wire is imported with the first question to another broker: a node that is alone never needs it.
 
 _TIMEOUT_MS = 5_000.0
-_CHANNEL = "transactions"
+TRANSACTIONS_CHANNEL = "transactions"
 
 # The hash of a name costs microseconds and never changes; every first record of a transaction asks for it.
 _partition_of = lru_cache(maxsize=1 << 16)(coordinator_partition)
@@ -137,7 +137,7 @@ class TransactionRoutes:
 
         try:
             response = await self._ask(
-                broker_id, _request(questions), AddPartitionsToTxnResponse, _TIMEOUT_MS, channel=_CHANNEL
+                broker_id, _request(questions), AddPartitionsToTxnResponse, _TIMEOUT_MS, channel=TRANSACTIONS_CHANNEL
             )
         except PeerUnreachable:
             for asked in questions:
