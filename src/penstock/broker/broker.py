@@ -220,8 +220,8 @@ class Broker:
         self._leave_former_incarnations(delta)
 
     def _leave_former_incarnations(self, delta: MetadataDelta) -> None:
-        """What a broker was asked before it started anew it never answers. After a loss of power nothing tells so, and
-        what is asked now would wait behind that until its time is up."""
+        """What a broker was asked before it started anew it never answers. After a loss of power nothing tells so,
+        and what is asked now would wait behind that until its time is up."""
         for broker_id, now in delta.changed_brokers.items():
             before = delta.image.brokers.get(broker_id)
             if before is not None and now is not None and now.epoch != before.epoch:
