@@ -120,16 +120,20 @@ class CompactionProcess:
             self._child.stdin.write(encode_frame(request))
             self._child.stdin.flush()
         except BrokenPipeError:
-            raise RoundLost("the compaction process has ended") from None
+            raise self._lost() from None
 
     def _ask(self, request: Request) -> Reply:
         self._write(request)
         assert self._child.stdout is not None
         frame = read_frame(self._child.stdout)
         if frame is None:
-            raise RoundLost(f"the compaction process has ended with {self._child.wait()}")
+            raise self._lost()
         reply: Reply = self._decoder.decode(frame)
         return reply
+
+    def _lost(self) -> RoundLost:
+        """Its pipe is closed, so it has ended or is about to."""
+        return RoundLost(f"the compaction process has ended with {self._child.wait()}")
 
     async def stop(self) -> None:
         """Ends the process, whatever it is doing: what it has written without being asked about it is of no use."""
