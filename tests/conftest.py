@@ -10,6 +10,8 @@ from tests.processes import BrokerProcess
 
 TOGETHER = ("cluster", "pipeline", "conformance", "crash", "sim")
 """Suites that one process runs as a whole, longest first: they share a broker, a JVM or Spark, or they take times."""
+APART = ("pipeline/test_crash.py", "pipeline/test_standalone.py")
+"""Long files of theirs that share nothing with the others: they start what they need themselves."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
@@ -21,7 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return item.path.relative_to(here).parts[0]
 
     for item in items:
-        group = suite(item) if suite(item) in TOGETHER else str(item.path.relative_to(here))
+        file = item.path.relative_to(here).as_posix()
+        group = suite(item) if suite(item) in TOGETHER and file not in APART else file
         item.add_marker(pytest.mark.xdist_group(group))
     order = {name: place for place, name in enumerate(TOGETHER)}
     items.sort(key=lambda item: order.get(suite(item), len(order)))
