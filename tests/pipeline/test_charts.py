@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.pipeline.charts import Bar, Series, Strip, bar_chart, line_chart, share_chart, short, strip_chart, ticks
@@ -50,6 +50,7 @@ names = st.text(max_size=20) | st.just("<script>alert('x')</script>\"")
 
 @settings(max_examples=80, deadline=None)
 @given(names, points, st.lists(st.tuples(names, numbers), max_size=5), st.booleans())
+@example("far apart", [(1.7976931348623157e308, 0.0), (-9.9792015476736e291, 0.0)], [], False)
 def test_pages_are_whole_whatever_the_data(name: str, xy: list, bars: list, time_axis: bool) -> None:  # type: ignore[type-arg]
     page = Page(name, name)
     page.verdict(False, name)

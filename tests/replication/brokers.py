@@ -2,7 +2,7 @@
 fetches are handed to each other's handlers as frames."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -88,6 +88,9 @@ class FakePeers:
         self.own = own
         self.requests: list[FetchRequest] = []
         self.damage: Callable[[bytearray], None] | None = None
+
+    def disconnect(self, address: tuple[str, int], channels: Collection[str]) -> None:
+        """Nothing is in flight on these."""
 
     async def request_frame(
         self, address: tuple[str, int], request: FetchRequest, timeout_ms: float, *, channel: str = ""

@@ -14,6 +14,7 @@ WIDTH = 860
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 28
 _ROW = 22
 _COLOURS = 8
+_LARGEST = 1e300
 _MOST_POINTS = 600
 
 
@@ -184,7 +185,8 @@ def _moment(milliseconds: float, span_ms: float) -> str:
 
 
 def _finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+    """Without what is not a number, and without what is so large that the width of the plot would not be one."""
+    return [(x, y) for x, y in points if abs(x) < _LARGEST and abs(y) < _LARGEST]
 
 
 def _thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
