@@ -10,7 +10,7 @@ from tests.processes import BrokerProcess
 
 TOGETHER = ("cluster", "pipeline", "conformance", "crash", "sim")
 """Suites that one process runs as a whole, longest first: they share a broker, a JVM or Spark, or they take times."""
-APART = ("pipeline/test_crash.py", "pipeline/test_standalone.py")
+APART = ("pipeline/test_crash.py",)
 """Long files of theirs that share nothing with the others: they start what they need themselves."""
 
 

@@ -105,11 +105,15 @@ def test_a_disk_is_full(rounds: FaultRounds, role: str) -> None:
 
 
 def flip(file: Path, choose: Callable[[int], int]) -> None:
-    """One bit, in the payload of a batch."""
-    data = bytearray(file.read_bytes())
-    at = choose(len(data))
-    data[at] ^= 1
-    file.write_bytes(data)
+    """One bit, in the payload of the batch at the place that is chosen; the rest of the file, which may be in use,
+    stays as it is. (What comes before a batch's checksum is not covered by it.)"""
+    data = file.read_bytes()
+    place = choose(len(data))
+    ends = (position + header.size_bytes for position, header in iter_headers(data))
+    at = next(end for end in ends if end > place) - 1
+    with open(file, "r+b") as opened:
+        opened.seek(at)
+        opened.write(bytes([data[at] ^ 1]))
 
 
 def all_alike(cluster: DiskCluster, partition: int) -> bool:

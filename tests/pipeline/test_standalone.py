@@ -84,6 +84,7 @@ def spark_cluster(directory: Path) -> Iterator[str]:
         yield found[0]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_jobs_on_a_standalone_cluster(tmp_path: Path) -> None:
     require_spark()
