@@ -54,6 +54,7 @@ R = TypeVar("R", bound=ApiMessage)
 log = logging.getLogger("penstock.broker")
 
 _ONE_AT_A_TIME = (MARKERS_CHANNEL, TRANSACTIONS_CHANNEL)
+"""Channels on which a request waits for the answer to the one before (`peer_batches`)."""
 
 
 class Broker:

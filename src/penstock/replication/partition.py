@@ -304,8 +304,7 @@ class Partition:
     ) -> None:
         """A follower asks for what follows `position`, so it has what comes before. Nothing counts unless it is in
         this leader epoch and its log is a prefix of this one. One that lacks room leaves the in-sync set now."""
-        state = self.leader_state
-        log = self.log
+        state, log = self.leader_state, self.log
         end_offset = log.end_offset
         if state is None or position.leader_epoch != self.leader_epoch:
             return
@@ -324,7 +323,7 @@ class Partition:
         if starts_later and self._end_watchers:
             self._wake_end_watchers()  # somebody may wait for the low watermark
         if replica_id not in state.maximal_isr:
-            self._propose(state.plan_expand(replica_id, self.high_watermark, self.log.log_start_offset))
+            self._propose(state.plan_expand(replica_id, self.high_watermark, log.log_start_offset))
         elif lacks_room:
             self._propose(state.plan_shrink(end_offset, now_ms))
 
