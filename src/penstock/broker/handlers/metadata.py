@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.broker.addresses import controller_for, reachable_brokers
+from penstock.broker.addresses import Endpoint, controller_for, reachable_brokers
 from penstock.broker.topic_creation import create_on_demand
 from penstock.controller.topic_names import check_topic_name
-from penstock.metadata.image import TopicImage
+from penstock.metadata.image import BrokerImage, TopicImage
 from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import ZERO_UUID
@@ -43,9 +43,9 @@ async def handle(broker: "Broker", context: "RequestContext", request: MetadataR
         await _describe_all(broker, context, describer)
     else:
         await _describe_named(broker, context, request, wanted, describer)
-        if describer.leads_here:
-            _note_told_address(broker, context)
     brokers = reachable_brokers(broker, context)
+    if wanted and describer.leads_here:
+        _note_told_address(broker, context, brokers)
     response = describer.frame.response = MetadataResponse(
         brokers=[
             MetadataResponse.MetadataResponseBroker(which.id, at.host, at.port, which.rack) for which, at in brokers
@@ -60,9 +60,11 @@ async def handle(broker: "Broker", context: "RequestContext", request: MetadataR
     return describer.frame
 
 
-def _note_told_address(broker: "Broker", context: "RequestContext") -> None:
+def _note_told_address(
+    broker: "Broker", context: "RequestContext", brokers: list[tuple[BrokerImage, Endpoint]]
+) -> None:
     """A client that wants topics led here will come back to the address it is told; if not, the log says so."""
-    for which, at in reachable_brokers(broker, context):
+    for which, at in brokers:
         if which.id == broker.node_id:
             broker.reachability.told_address(context.client_host, f"{at.host}:{at.port}", broker.clock.monotonic())
 
