@@ -1,6 +1,7 @@
 """A driver on a Spark cluster: archive, replay, and a stream into the sink, in one session; what came out as JSON.
 
-`python -m tests.pipeline.cluster_job BOOTSTRAP MASTER PYTHON DIRECTORY`
+`python -m tests.pipeline.cluster_job BOOTSTRAP MASTER PYTHON DIRECTORY [ARCHIVE]`: executors run PYTHON, or if it
+is empty what is in an environment archive.
 """
 
 import json
@@ -18,11 +19,14 @@ from penstock.pipeline.tasks import TaskAttempt, run_tasks
 from tests.pipeline.conftest import FAST_START
 
 
-def where(_: int, attempt: TaskAttempt) -> tuple[str, str]:
-    """In which executor's directory, and where its Penstock comes from. Travels by value, being of `__main__`."""
+def where(_: int, attempt: TaskAttempt) -> tuple[str, str, str]:
+    """In which executor's directory, and where its Penstock and its libraries come from. Travels by value, being of
+    `__main__`."""
+    import pyarrow
+
     import penstock.pipeline.fetching
 
-    return os.getcwd(), str(penstock.pipeline.fetching.__file__)
+    return os.getcwd(), str(penstock.pipeline.fetching.__file__), os.path.abspath(pyarrow.__file__)
 
 
 def stream(spark: Any, bootstrap: str, directory: str) -> None:
@@ -41,10 +45,12 @@ def stream(spark: Any, bootstrap: str, directory: str) -> None:
 
 
 def main() -> None:
-    bootstrap, master, python, directory = sys.argv[1:]
-    conf = {"spark.executor.memory": "512m", "spark.pyspark.python": python, **FAST_START}
+    bootstrap, master, python, directory, *archives = sys.argv[1:]
+    conf = {"spark.executor.memory": "512m", **FAST_START}
+    if python:
+        conf["spark.pyspark.python"] = python
     conf["spark.executor.extraJavaOptions"] = FAST_START["spark.driver.extraJavaOptions"]
-    with JobContext(bootstrap, master=master, conf=conf) as context:
+    with JobContext(bootstrap, master=master, conf=conf, archives=archives[0] if archives else None) as context:
         places = run_tasks(context.spark, where, list(range(8)))
         table = str(Path(directory) / "table")
         archived = archive(context, ["orders"], table=table, round_records=500).rows_archived

@@ -1,4 +1,4 @@
-"""The table of an archive in an object store, through a real S3 API on this machine."""
+"""An archive in an object store: written, merged, replayed and audited through a real S3 API on this machine."""
 
 import re
 import subprocess
@@ -6,17 +6,28 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("deltalake", reason="the pipeline's libraries are not installed: pip install penstock[pipeline]")
 pytest.importorskip("moto.server", reason="there is no S3 to talk to: pip install 'moto[server]'")
 
+from penstock.client.sync import Admin
 from penstock.client.types import TopicPartition
+from penstock.pipeline import JobContext
 from penstock.pipeline.archive_files import Storage
+from penstock.pipeline.archive_job import archive
 from penstock.pipeline.archive_table import ArchiveTable
+from penstock.pipeline.audit_job import audit
 from penstock.pipeline.errors import JobFailed, PipelineError
+from penstock.pipeline.replay_job import replay
+from penstock.testing import Broker
+from tests.pipeline.test_crash import content
+from tests.pipeline.test_source import fill
 from tests.waiting import eventually
+
+TABLE = "s3://archives/orders"
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +50,23 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     finally:
         server.kill()
         server.wait()
+
+
+def test_an_archive_in_an_object_store(spark: Any, broker: Broker, storage: dict[str, str]) -> None:
+    fill(broker, "orders", 1_000, partitions=2)
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topic("again", 2)
+    context = JobContext(broker.bootstrap, spark=spark)
+    summary = archive(context, ["orders"], table=TABLE, storage_options=storage, round_records=250)
+    assert (summary.rows_archived, summary.rounds) == (1_000, 4)
+    assert "merged" in summary.facts
+    assert archive(context, ["orders"], table=TABLE, storage_options=storage).rounds == 0
+    done = replay(context, table=TABLE, storage_options=storage, mapping={"orders": "again"})
+    assert done.rows_replayed == 1_000
+    assert content(broker.bootstrap, "again") == content(broker.bootstrap, "orders")
+    audited = audit(context, ["orders"], archive=TABLE, storage_options=storage)
+    assert audited.passed, audited.rows
+    assert audited.facts["archive"] == {"rows": 1_000, "compared": 1_000}
 
 
 def test_of_two_writers_one_is_refused(storage: dict[str, str]) -> None:

@@ -115,6 +115,6 @@ def test_jobs_on_a_standalone_cluster(tmp_path: Path) -> None:
         sunk = content(broker.bootstrap, "sunk")
         assert Counter(v for vs in sunk.values() for v in vs) == Counter(v for vs in expected.values() for v in vs)
     assert (answer["archived"], answer["replayed"]) == (2_000, 2_000)
-    executors = {re.sub(r".*/(work-\d)/.*", r"\1", place) for place, _ in answer["places"]}
+    executors = {re.sub(r".*/(work-\d)/.*", r"\1", place) for place, _, _ in answer["places"]}
     assert executors == {"work-1", "work-2"}
-    assert all("penstock.zip/penstock/pipeline/" in source for _, source in answer["places"])
+    assert all("penstock.zip/penstock/pipeline/" in source for _, source, _ in answer["places"])
