@@ -141,9 +141,10 @@ class Comparison:
     def _settle(self, subject: Subject, rows: Sequence[Row]) -> bool:
         """False: it could not do even that, and is left out of the set-up."""
         name = TITLES[subject.name]
+        patience = self._scale.settle_seconds * subject.setup.brokers  # they share the cores to compile on
         try:
-            with time_limit(self._scale.settle_seconds + self._step_seconds):
-                costs = settle(subject, self._scale.settle_seconds)
+            with time_limit(patience + self._step_seconds):
+                costs = settle(subject, patience)
         except _FAULTS as error:
             self._say(f"{name} is left out: it failed while it settled: {error}")
             for row in rows:

@@ -39,7 +39,7 @@ class Scale(NamedTuple):
     java_bytes: float
     java_records: int
     settle_seconds: float
-    """How long a broker may get work before anything is measured, until it no longer gets cheaper."""
+    """How long each broker may get work before anything is measured, until it no longer gets cheaper."""
 
 
 FULL = Scale(5.0, 1.0, 1.5e9, 5e8, 2_000_000, 90.0)
