@@ -45,15 +45,16 @@ BUSY = 0.85
 
 def render_page(page: str, report: Report) -> str:
     """The page with the tables of this report; a page without markers gets them at its end."""
-    return _between(page, BEGIN, END, render(report))
+    return replace_between(page, BEGIN, END, render(report))
 
 
 def render_headlines(page: str, report: Report) -> str:
     """The page with a few rows of this report between markers of their own."""
-    return _between(page, HEADLINE_BEGIN, HEADLINE_END, _headlines(report))
+    return replace_between(page, HEADLINE_BEGIN, HEADLINE_END, _headlines(report))
 
 
-def _between(page: str, begin: str, end: str, text: str) -> str:
+def replace_between(page: str, begin: str, end: str, text: str) -> str:
+    """The page with this text between its two markers; one without them gets them at its end."""
     block = f"{begin}\n\n{text}\n{end}"
     if begin not in page or end not in page:
         return f"{page.rstrip()}\n\n{block}\n" if page.strip() else f"{block}\n"
