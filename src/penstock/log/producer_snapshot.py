@@ -5,9 +5,8 @@ The format keeps only the last batch of each producer; the window of the last fe
 
 import struct
 
-from crc32c import crc32c
-
 from penstock.log.producers import NO_OFFSET, ProducerBatch, ProducerEntry, ProducerStates
+from penstock.records.checksum import crc32c
 
 _VERSION = 1
 _HEAD = struct.Struct(">hI")

@@ -6,8 +6,6 @@ another codec than the producer chose, or a compacted topic that needs keys. A r
 
 from typing import Any, NamedTuple
 
-from crc32c import crc32c
-
 from penstock.log.config import KEEP_CODEC, LogConfig
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.records.batch import (
@@ -25,6 +23,7 @@ from penstock.records.batch import (
     patch_log_append_time,
 )
 from penstock.records.builder import BatchBuilder
+from penstock.records.checksum import crc32c
 from penstock.records.compression import Codec
 from penstock.records.reader import read_records
 

@@ -8,9 +8,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from penstock.model.ports import Buffer
+from penstock.records.checksum import crc32c
 
 HEADER_BYTES = 61
 LENGTH_BYTES = 12
