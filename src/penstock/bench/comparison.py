@@ -72,6 +72,7 @@ class Comparison:
 
     def run(self) -> None:
         begun = time.monotonic()
+        stolen = machine.StolenTime()
         allow_many_files()
         try:
             self._obtain()
@@ -85,6 +86,7 @@ class Comparison:
             self.report.complete = True
         finally:
             self.report.load_average.append(os.getloadavg()[0])
+            self.report.stolen = stolen.share()
             self.report.minutes = (time.monotonic() - begun) / 60
             shutil.rmtree(self._root, ignore_errors=True)
 

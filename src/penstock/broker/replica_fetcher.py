@@ -15,13 +15,14 @@ Hard rules:
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from penstock.broker.addresses import peer_address
+from penstock.broker.addresses import peer_address_of
 from penstock.broker.background import report_fault
-from penstock.broker.peers import PeerUnreachable
+from penstock.broker.peers import Address, PeerUnreachable
 from penstock.broker.replica_session import ReplicaSession
+from penstock.metadata.image import BrokerImage
 from penstock.metadata.partition import NO_LEADER
 from penstock.model.errors import ErrorCode, Refusal, error_of
 from penstock.net.requester import ResponseFrame
@@ -156,6 +157,9 @@ class LeaderFetcher:
         self._followed: dict[Key, Followed] = {}
         self._session = ReplicaSession()
         self._news = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
+        self._leader: BrokerImage | None = None
+        self._address: Address | None = None
         self._channel = 0
         self._pause_s = 0.0
         self.is_pausing = False
@@ -190,6 +194,7 @@ class LeaderFetcher:
     def wake(self) -> None:
         self._pause_s = 0.0
         self._news.set()
+        self._stop_waiting()
 
     async def _run(self) -> None:
         while self._followed:
@@ -239,7 +244,7 @@ class LeaderFetcher:
     async def _fetch(self, asked: dict[Key, FetchPosition]) -> FetchResponse | None:
         """The leader's answer; None when there is none, after a pause."""
         broker, settings = self._broker, self._broker.settings
-        address = peer_address(broker, self.leader_id)
+        address = self._leader_address()
         if address is None:
             await self._pause()
             return None
@@ -268,15 +273,29 @@ class LeaderFetcher:
         self._pause_s = 0.0
         return response
 
+    def _leader_address(self) -> Address | None:
+        leader = self._broker.image.brokers.get(self.leader_id)
+        if leader is not self._leader:
+            self._leader, self._address = leader, peer_address_of(self._broker, leader)
+        return self._address
+
     async def _answered(self, sending: "asyncio.Future[ResponseFrame]") -> bool:
-        """False: partitions came while the leader let us wait, so the fetch is not worth waiting for."""
-        news = asyncio.ensure_future(self._news.wait())
+        """False: partitions came while the leader let us wait, so the fetch is not worth waiting for.
+
+        A future of its own, since `asyncio.wait` with a task for the event takes as long as the rest of the round.
+        """
+        waiting = self._waiting = asyncio.get_running_loop().create_future()
+        sending.add_done_callback(self._stop_waiting)
         try:
-            waiting: set[asyncio.Future[Any]] = {sending, news}
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await waiting
         finally:
-            news.cancel()
+            self._waiting = None
+            sending.remove_done_callback(self._stop_waiting)
         return sending.done() or not self._followed
+
+    def _stop_waiting(self, _: object = None) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     def _give_up(self) -> None:
         self._session.close()

@@ -1,7 +1,7 @@
-"""Produce and consume together at a fixed rate, over plain sockets, from one thread.
+"""Produce and consume together, over plain sockets, from one thread: at a rate, or as fast as the broker takes it.
 
-One record per request, every request sent when it is due whether or not earlier ones were answered; a latency counts
-from the moment the record was due, so a broker that stalls is charged for all that waited meanwhile.
+One record per request. At a rate every request is sent when it is due whether or not earlier ones were answered; a
+latency counts from the moment the record was due, so a broker that stalls is charged for all that waited meanwhile.
 """
 
 import select
@@ -26,7 +26,7 @@ class RateRun:
 
     def __init__(self, port: int, topic: str, record_bytes: int, rate: int, acks: int) -> None:
         self._topic = topic
-        self._rate = rate
+        self.rate = rate
         self._producer = RawClient(port)
         self._consumer = RawClient(port)
         batch, _ = make_batch(record_bytes, 1)
@@ -40,10 +40,37 @@ class RateRun:
         self._have = 0
         self._consumed = 0
 
+    def peak(self, seconds: float, in_flight: int) -> float:
+        """Records per second, produced and consumed, with so many requests unanswered at any time."""
+        self._skip_to_end()
+        begun = time.perf_counter()
+        sent = acked = consumed = pending_bytes = 0
+        buffer = bytearray(_BUFFER_BYTES)
+        producer = self._producer.socket.fileno()
+        with select.epoll() as poll:
+            poll.register(producer, select.EPOLLIN)
+            poll.register(self._consumer.socket.fileno(), select.EPOLLIN)
+            self._ask()
+            while (now := time.perf_counter() - begun) < seconds or consumed < sent:
+                if now > seconds + _DRAIN_SECONDS:
+                    raise RuntimeError(f"{sent - consumed} of {sent} records were not consumed in time")
+                if now < seconds and acked + in_flight > sent:
+                    self._producer.socket.sendall(self._frame * (acked + in_flight - sent))
+                    sent = acked + in_flight
+                for fd, _ in poll.poll(0.1):
+                    if fd == producer:
+                        pending_bytes += self._producer.socket.recv_into(buffer)
+                        done, pending_bytes = divmod(pending_bytes, self._answer_bytes)
+                        acked += done
+                    else:
+                        consumed += self._receive()
+        self._await_fetch()
+        return sent / now
+
     def run(self, seconds: float) -> tuple[list[float], list[float]]:
         """Latencies of the answers to Produce, and from due to consumed."""
         self._skip_to_end()
-        total = int(self._rate * seconds)
+        total = int(self.rate * seconds)
         begun = time.perf_counter() + 0.01
         acks: list[float] = []
         ends: list[float] = []
@@ -56,7 +83,7 @@ class RateRun:
         self._ask()
         while len(acks) < total or len(ends) < total:
             now = time.perf_counter()
-            due = min(total, int((now - begun) * self._rate))
+            due = min(total, int((now - begun) * self.rate))
             if due > sent:
                 self._producer.socket.sendall(self._frame * (due - sent))
                 sent = due
@@ -77,7 +104,7 @@ class RateRun:
         """Record n was due at the beginning + (n + 1) / rate."""
         elapsed, first = time.perf_counter() - begun, len(latencies) + 1
         for number in range(first, first + count):
-            latencies.append(elapsed - number / self._rate)
+            latencies.append(elapsed - number / self.rate)
 
     def _ask(self) -> None:
         frame = fetch_frame(self._consumer, self._topic, 0, self._consumed, _FETCH_BYTES)

@@ -51,6 +51,8 @@ class Report(msgspec.Struct):
     """Who still got cheaper per request when the measurements began; its figures are worse than they would become."""
     load_average: list[float] = []
     """Of the machine before and after: figures of a busy machine are provisional."""
+    stolen: float = 0.0
+    """Share of the cores' busy time that a hypervisor gave to others: latencies contain it."""
     minutes: float = 0.0
     complete: bool = False
 

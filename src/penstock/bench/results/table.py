@@ -39,6 +39,7 @@ FAMILIES = {
 }
 _OWN_LOAD = 4.0
 """Per core. Three Kafka brokers and a load make a load average of their own; above this others were there too."""
+_WORTH_TELLING = 0.01
 BUSY = 0.85
 """A load that takes more of a core than this may be what was measured."""
 
@@ -137,6 +138,8 @@ def _facts(report: Report) -> str:
         f"- versions: {', '.join(f'{name} {value}' for name, value in report.versions.items())}",
         f"- load average of the machine before and after: {loads}",
     ]
+    if report.stolen >= _WORTH_TELLING:
+        lines.append(f"- the hypervisor gave {report.stolen:.0%} of the busy time to other machines: p99s contain it")
     lines += [f"- without {TITLES.get(name, name)}: {reason}" for name, reason in report.missing.items()]
     lines += [f"- not settled when measuring began, still getting cheaper: {who}" for who in report.unsettled]
     return "\n".join(lines) + "\n"
