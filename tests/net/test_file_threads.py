@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock.net import outbox
+from penstock.net import file_threads, outbox
 from penstock.net.connection import Connection
-from penstock.net.file_threads import send_range
-from penstock.net.outbox import FileRange
+from penstock.net.file_threads import FileRange, send_range
 from penstock.net.server import Server
 from tests.net.test_server import LIMITS, Client, Recorder, ShortFile, framed, read_frame, run, until
 
@@ -70,7 +69,7 @@ def test_what_is_not_in_memory_is_never_read_on_the_loop(tmp_path: Path, monkeyp
         return send_range(*arguments, **options)
 
     monkeypatch.setattr(outbox, "is_cached", lambda *_: False)
-    monkeypatch.setattr(outbox, "send_range", send)
+    monkeypatch.setattr(file_threads, "send_range", send)
 
     async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
         reader, writer = await connect()
@@ -118,7 +117,7 @@ def test_a_descriptor_stays_open_while_a_thread_sends_to_it(tmp_path: Path, monk
         assert go_on.wait(15)
         return send_range(socket_fd, *arguments, **options)
 
-    monkeypatch.setattr(outbox, "send_range", send)
+    monkeypatch.setattr(file_threads, "send_range", send)
 
     async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
         _, writer = await connect()

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any, cast
 
-from penstock.net.file_threads import FileThreads
-from penstock.net.outbox import FileRange, Outbox
+from penstock.net.file_threads import FileRange, FileThreads
+from penstock.net.outbox import Outbox
 from penstock.sim.disk import CrashingDisk
 
 

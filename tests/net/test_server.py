@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.net.connection import Connection, Reply
+from penstock.net.file_threads import FileRange
 from penstock.net.limits import NetLimits
-from penstock.net.outbox import FileRange
 from penstock.net.server import Server
 from tests.waiting import eventually_async
 

@@ -7,14 +7,16 @@ memory and what is not go through threads of their own: a slow disk holds up nob
 
 import asyncio
 import os
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from penstock.model.ports import DiskFile
+from penstock.model.ports import Buffer, DiskFile
 
+MSG_MORE = getattr(socket, "MSG_MORE", 0)
 T = TypeVar("T")
 _WILL_NEED: int | None = getattr(os, "POSIX_FADV_WILLNEED", None)
 
@@ -71,6 +73,37 @@ def _serve(lane: "SimpleQueue[_Work | None]") -> None:
         with suppress(RuntimeError):  # the loop has ended, and with it the connection
             work.loop.call_soon_threadsafe(work.done, result)
         del work, result  # files and sockets are not held until the next work comes
+
+
+class FileRange(NamedTuple):
+    """Bytes of an open file. Whoever sends one keeps the file open until it has left."""
+
+    file: DiskFile
+    position: int
+    length: int
+
+
+def send_answer(
+    sock: socket.socket, before: Sequence[Buffer], middle: FileRange, after: Sequence[Buffer], *, cached: bool
+) -> int:
+    """Sends what a non-blocking socket takes of it; returns how much that was."""
+    sent = 0
+    try:
+        if before:
+            sent = _send_bytes(sock, before, MSG_MORE)
+            if sent < sum(map(len, before)):
+                return sent
+        moved = send_range(sock.fileno(), *middle, cached=cached)
+        sent += moved
+        if after and moved == middle.length:
+            sent += _send_bytes(sock, after, 0)
+    except (BlockingIOError, InterruptedError):
+        pass
+    return sent
+
+
+def _send_bytes(sock: socket.socket, parts: Sequence[Buffer], flags: int) -> int:
+    return sock.send(parts[0], flags) if len(parts) == 1 else sock.sendmsg(parts, (), flags)
 
 
 def send_range(socket_fd: int, file: DiskFile, position: int, length: int, *, cached: bool = True) -> int:

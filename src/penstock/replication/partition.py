@@ -13,7 +13,7 @@ from penstock.log.appending import AppendResult
 from penstock.log.partition_log import PartitionLog
 from penstock.metadata.partition import NO_LEADER, PartitionImage
 from penstock.model.errors import ErrorCode, Refusal
-from penstock.net.outbox import FileRange
+from penstock.net.file_threads import FileRange
 from penstock.records.markers import build_end_marker
 from penstock.replication.follower_state import (
     IGNORE,

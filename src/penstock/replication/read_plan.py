@@ -3,7 +3,7 @@
 from typing import NamedTuple, Protocol
 
 from penstock.model.errors import ErrorCode
-from penstock.net.outbox import FileRange
+from penstock.net.file_threads import FileRange
 
 
 class FetchPlan(NamedTuple):
