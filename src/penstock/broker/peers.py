@@ -83,7 +83,7 @@ class Peers:
         except RequestFailed as error:
             raise PeerUnreachable(str(error), refused=error.refused) from None
 
-    async def request_frame(
+    def request_frame(
         self,
         address: Address,
         request: ApiMessage,
@@ -91,8 +91,22 @@ class Peers:
         *,
         channel: str = "",
         max_version: int | None = None,
+    ) -> "asyncio.Future[ResponseFrame]":
+        """As `request`, for who decodes the answer by hand; raises `RequestFailed` too.
+
+        Where there is a connection the request leaves at once, and no task is made for it.
+        """
+        loop = asyncio.get_running_loop()
+        peer = self._peers.get((address, channel))
+        requester = peer.requester if peer is not None else None
+        if peer is None or requester is None or requester.closed or self._stopped or self.is_cut_off is not None:
+            return loop.create_task(self._request_frame(address, request, timeout_ms, channel, max_version))
+        peer.used_at = loop.time()
+        return requester.send_for_frame(request, timeout_ms, max_version=max_version)
+
+    async def _request_frame(
+        self, address: Address, request: ApiMessage, timeout_ms: float, channel: str, max_version: int | None
     ) -> ResponseFrame:
-        """As `request`, for who decodes the answer by hand."""
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         try:
             requester = await self._connected(address, channel, deadline)

@@ -25,7 +25,7 @@ from penstock.broker.replica_session import ReplicaSession
 from penstock.metadata.image import BrokerImage
 from penstock.metadata.partition import NO_LEADER
 from penstock.model.errors import ErrorCode, Refusal, error_of
-from penstock.net.requester import ResponseFrame
+from penstock.net.requester import RequestFailed, ResponseFrame
 from penstock.replication.counters import ReplicationCounters
 from penstock.replication.follower_state import Fetched, FetchPosition, Kind
 from penstock.replication.partition import Partition
@@ -251,20 +251,22 @@ class LeaderFetcher:
         request = self._session.request(asked, lambda key: self._followed[key].partition, broker, settings)
         timeout_ms = settings.replica_fetch_wait_max_ms + settings.replica_socket_timeout_ms
         channel = f"replica-{self.slot.number * _CHANNELS + self._channel}"
-        sending = asyncio.ensure_future(broker.peers.request_frame(address, request, timeout_ms, channel=channel))
+        sending: asyncio.Future[ResponseFrame] | None = None
         try:
+            sending = asyncio.ensure_future(broker.peers.request_frame(address, request, timeout_ms, channel=channel))
             if not await self._answered(sending):
                 self._give_up()
                 return None
             frame = await sending
             response, _ = FetchResponse.decode(frame.frame, frame.position, frame.version)
-        except (PeerUnreachable, WireError) as error:
+        except (PeerUnreachable, RequestFailed, WireError) as error:
             log.debug("fetching from broker %d failed: %s", self.leader_id, error)
             self._session.close()
             await self._pause()
             return None
         finally:
-            sending.cancel()
+            if sending is not None:
+                sending.cancel()
         self.heard_at = broker.clock.monotonic()
         if not self._session.accept(response):
             self._owner.counters.fetch_errors += 1
@@ -325,7 +327,7 @@ class LeaderFetcher:
                     if partition.follower is not None and partition.position() is None and not partition.lacks_room:
                         written.append(partition)
         if written:
-            await asyncio.wait([self._counted(partition) for partition in written], timeout=_SYNC_PATIENCE_S)
+            await self._until_counted(written)
 
     def _apply_one(self, followed: Followed, position: FetchPosition, told: FetchResponse.PartitionData) -> None:
         broker, counters, partition = self._broker, self._owner.counters, followed.partition
@@ -364,17 +366,30 @@ class LeaderFetcher:
         if followed.told_lack or not followed.partition.lacks_room:
             followed.wait(now_s, longest_s)
 
-    def _counted(self, partition: Partition) -> "asyncio.Future[None]":
-        """Done when the partition counts all that it wrote; a fetcher that waits for it no more is woken then."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def _until_counted(self, written: list[Partition]) -> None:
+        """Until they count all that they wrote, or long enough; one that counts it later wakes the fetcher."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        missing = len(written)
 
-        def counted(_: ErrorCode) -> None:
+        def finish() -> None:
             if not done.done():
                 done.set_result(None)
+
+        def counted(_: ErrorCode) -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                finish()
             self._news.set()
 
-        partition.when_written(partition.log.end_offset, counted)
-        return done
+        for partition in written:
+            partition.when_written(partition.log.end_offset, counted)
+        patience = loop.call_later(_SYNC_PATIENCE_S, finish)
+        try:
+            await done
+        finally:
+            patience.cancel()
 
 
 def _diverging(told: FetchResponse.PartitionData) -> tuple[int, int] | None:
