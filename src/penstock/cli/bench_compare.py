@@ -136,9 +136,11 @@ def _keep(report: "Report", json_file: Path | None) -> None:
 
 def _write(report: "Report", markdown_file: Path | None, headlines_file: Path | None, charts: Path | None) -> None:
     from penstock.bench.results.charts import render_charts
+    from penstock.bench.results.report import decode_report, encode_report
     from penstock.bench.results.table import render as render_tables
     from penstock.bench.results.table import render_headlines, render_page
 
+    report = decode_report(encode_report(report))  # as the file says it: what is rounded twice may differ
     if markdown_file is None:
         click.echo(render_tables(report))
     else:
