@@ -1,9 +1,12 @@
 """What goes from broker to broker for a transaction: batched, recalled when leaders move, not believed too late."""
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from penstock.broker.peers import PeerUnreachable
+from penstock.broker.transaction_marker_routes import RoutedMarkers
+from penstock.broker.transaction_markers import Done, EndMarker
 from penstock.metadata.image import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
@@ -303,3 +306,26 @@ def test_a_coordinator_adds_only_partitions_it_knows() -> None:
         assert described.transaction_state == "Empty"
 
     run(0, test)
+
+
+def test_a_partition_that_moves_away_under_its_marker_is_not_gone() -> None:
+    """The marker was lost with the replica: counted as written, the next commit would end what was aborted."""
+
+    class MovedAway:
+        def write(self, marker: EndMarker, where: TopicPartition, done: Done) -> None:
+            done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    class Image:
+        """Has one partition, which this broker leads."""
+
+        def partition(self, topic: str, index: int) -> Any:
+            return SimpleNamespace(leader=1) if topic == "t" else None
+
+    async def ask(*_: Any, **__: Any) -> Any:
+        raise AssertionError("nobody else is asked")
+
+    told: list[ErrorCode] = []
+    routed = RoutedMarkers(1, cast(Any, Image), MovedAway(), ask)
+    routed.write(EndMarker(7, 0, 0, False), TopicPartition("t", 0), told.append)
+    routed.write(EndMarker(7, 0, 0, False), TopicPartition("deleted", 0), told.append)
+    assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]

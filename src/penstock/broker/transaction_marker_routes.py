@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _TIMEOUT_MS = 10_000.0
 # Answers wait until markers are committed over there, so nobody else may have to wait behind them.
 MARKERS_CHANNEL = "markers"
-_NOT_YET = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+_NOT_HERE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 class _Marking(Question):
@@ -55,7 +55,8 @@ class RoutedMarkers:
         if partition is None:
             done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         elif partition.leader == self._node_id:
-            self._local.write(marker, where, done)
+            # A replica that is moved away while its marker waits is not gone: the marker is lost with it.
+            self._local.write(marker, where, lambda error: done(_elsewhere(error)))
         elif partition.leader == NO_LEADER:
             done(ErrorCode.LEADER_NOT_AVAILABLE)
         else:
@@ -84,7 +85,12 @@ class RoutedMarkers:
         for marking in markings:
             key = (marking.marker.producer_id, *marking.where)
             error = error_of(outcome.get(key, ErrorCode.NETWORK_EXCEPTION))
-            marking.tell(ErrorCode.NOT_LEADER_OR_FOLLOWER if error in _NOT_YET else error)
+            marking.tell(_elsewhere(error))
+
+
+def _elsewhere(error: ErrorCode) -> ErrorCode:
+    """What a broker does not host may be led by another, which the next attempt looks up."""
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if error in _NOT_HERE else error
 
 
 def _leader(image: MetadataImage, where: TopicPartition) -> int:
