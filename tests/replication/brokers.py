@@ -22,7 +22,7 @@ from penstock.metadata.image import MetadataImage
 from penstock.metadata.settings import BrokerSettings
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import SystemClock, SystemRng
-from penstock.net.requester import ResponseFrame
+from penstock.net.requester import RequestFailed, ResponseFrame
 from penstock.replication.partition import Partition
 from penstock.sim.disk import CrashingDisk
 from penstock.wire.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
@@ -98,11 +98,11 @@ class FakePeers:
         await asyncio.sleep(0)
         target = self.cluster.brokers.get(int(address[0][1:]))
         if target is None or self.own not in self.cluster.brokers:
-            raise PeerUnreachable("it is down", refused=True)
+            raise RequestFailed("it is down", refused=True)
         self.requests.append(request)
         raw = bytearray((await call(target, request, 18))[4:])
         if target.node_id not in self.cluster.brokers:
-            raise PeerUnreachable("it went down")
+            raise RequestFailed("it went down")
         if self.damage is not None:
             self.damage(raw)
         _, position = decode_response_header(memoryview(raw), 1, 18)

@@ -92,7 +92,7 @@ class Peers:
         channel: str = "",
         max_version: int | None = None,
     ) -> "asyncio.Future[ResponseFrame]":
-        """As `request`, for who decodes the answer by hand; raises `RequestFailed` too.
+        """As `request`, for who decodes the answer by hand; but raises `RequestFailed`.
 
         Where there is a connection the request leaves at once, and no task is made for it.
         """
@@ -108,11 +108,8 @@ class Peers:
         self, address: Address, request: ApiMessage, timeout_ms: float, channel: str, max_version: int | None
     ) -> ResponseFrame:
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        try:
-            requester = await self._connected(address, channel, deadline)
-            return await requester.send_for_frame(request, _left_ms(deadline), max_version=max_version)
-        except RequestFailed as error:
-            raise PeerUnreachable(str(error), refused=error.refused) from None
+        requester = await self._connected(address, channel, deadline)
+        return await requester.send_for_frame(request, _left_ms(deadline), max_version=max_version)
 
     async def probe(self, address: Address, timeout_ms: float) -> Literal["listens", "refused", "silent"]:
         """Tries a connection of its own, at once, whatever is known of the address."""

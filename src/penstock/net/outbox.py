@@ -132,11 +132,11 @@ class Outbox:
             self._drained()
 
     def _send_bytes(self, sock: socket.socket) -> bool:
-        """Sends the run of byte parts at the head in one call; False when the socket took only some of it."""
-        items = self._items
+        """Sends the run of byte parts at the head in one call; False when the socket took only some of it, or when a
+        thread has it now, with the large file range that follows."""
         run: list[Buffer] = []
         flags = 0
-        for item in items:
+        for item in self._items:
             if isinstance(item, FileRange):
                 if item.length >= _LARGE and item.file.fileno() >= 0:
                     self._hand_over(sock, run, item, is_cached(*item))
