@@ -69,6 +69,7 @@ def test_what_is_not_in_memory_is_never_read_on_the_loop(tmp_path: Path, monkeyp
         return send_range(*arguments, **options)
 
     monkeypatch.setattr(outbox, "is_cached", lambda *_: False)
+    monkeypatch.setattr(outbox, "read_cached", lambda *_: None)
     monkeypatch.setattr(file_threads, "send_range", send)
 
     async def scenario(server: Server, _: Recorder, connect: Connect) -> None:

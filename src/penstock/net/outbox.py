@@ -3,6 +3,7 @@
 On plaintext sockets the outbox writes to the descriptor itself (sendfile for file ranges) and watches a duplicate
 of it for writability: the transport's own buffer stays empty, and the kernel moves log data from the page cache
 to the socket. Measured on a 2-core machine: 0.55 CPU-seconds per GB fetched against 1.05 with pread + write.
+A range of a few KB is copied all the same, to leave with the bytes around it in one call instead of three.
 Ranges that are large, or not in memory, are moved by threads (`net.file_threads`) while the loop does other things; a
 large one together with the bytes around it, so that its client does not wait for the loop to come back to it.
 Over TLS everything goes through the transport.
@@ -18,8 +19,9 @@ from itertools import islice
 
 from penstock.model.ports import Buffer
 from penstock.net.file_threads import MSG_MORE, FileRange, FileThreads, file_ended, send_answer
-from penstock.net.page_cache import is_cached
+from penstock.net.page_cache import is_cached, read_cached
 
+_SMALL = 32 * 1024  # up to here a copy costs less than sendfile and two more sends: 15 against 28 µs for 1 KB
 _LARGE = 256 * 1024  # from here on a thread is worth its hand-over of some 40 µs
 _TLS_CHUNK = 256 * 1024
 _MOST_PARTS = 64  # of one sendmsg
@@ -116,11 +118,12 @@ class Outbox:
         items = self._items
         try:
             while items:
-                head = items[0]
-                if isinstance(head, FileRange):
-                    if not self._send_file(sock, head):
-                        break
-                elif not self._send_bytes(sock):
+                sent = self._send_bytes(sock)
+                if sent is None:
+                    head = items[0]
+                    assert isinstance(head, FileRange)
+                    sent = self._send_file(sock, head)
+                if not sent:
                     break
         except (BlockingIOError, InterruptedError):
             pass
@@ -131,23 +134,32 @@ class Outbox:
         if not items:
             self._drained()
 
-    def _send_bytes(self, sock: socket.socket) -> bool:
-        """Sends the run of byte parts at the head in one call; False when the socket took only some of it, or when a
-        thread has it now, with the large file range that follows."""
+    def _send_bytes(self, sock: socket.socket) -> bool | None:
+        """Sends the run of bytes and small file ranges at the head in one call.
+
+        False when the socket took only some of it, or when a thread has it now, with the large file range that
+        follows; None when the head is a file range that is not to be copied.
+        """
         run: list[Buffer] = []
         flags = 0
         for item in self._items:
             if isinstance(item, FileRange):
-                if item.length >= _LARGE and item.file.fileno() >= 0:
-                    self._hand_over(sock, run, item, is_cached(*item))
-                    return False
-                flags = MSG_MORE
-                break
-            run.append(item)
+                data = read_cached(*item) if item.length <= _SMALL else None
+                if data is None:
+                    if run and item.length >= _LARGE and item.file.fileno() >= 0:
+                        return self._hand_over(sock, run, item, is_cached(*item))
+                    flags = MSG_MORE
+                    break
+                run.append(data)
+            else:
+                run.append(item)
             if len(run) == _MOST_PARTS:
                 break
+        if not run:
+            return None
         if len(run) > 1:
-            return self._take(sock.sendmsg(run, (), flags)) >= len(run)
+            sent = sock.sendmsg(run, (), flags)
+            return self._took_everything() if sent == self.queued_bytes else self._take(sent) >= len(run)
         sent = sock.send(run[0], flags)
         return self._took_all(sent) if sent == len(run[0]) else self._take(sent) > 0
 
@@ -170,19 +182,19 @@ class Outbox:
             return True
         cached = is_cached(file, position, length)
         if length >= _LARGE or not cached:
-            self._hand_over(sock, [], head, cached)
-            return False
+            return self._hand_over(sock, [], head, cached)
         sent = os.sendfile(sock.fileno(), fileno, position, length)
         if sent == 0:
             raise file_ended(length)
         return self._took_all(sent) if sent == length else self._take(sent) > 0
 
-    def _hand_over(self, sock: socket.socket, before: list[Buffer], middle: FileRange, cached: bool) -> None:
+    def _hand_over(self, sock: socket.socket, before: list[Buffer], middle: FileRange, cached: bool) -> bool:
         self._moving = True
         after = self._bytes_from(len(before) + 1)
         parts = len(before) + 1 + len(after)
         send = partial(send_answer, sock, before, middle, after, cached=cached)
         self._threads.run(self._loop, send, partial(self._moved, sock, parts), cached=cached)
+        return False
 
     def _moved(self, sock: socket.socket, parts: int, sent: int | OSError) -> None:
         """A thread is done with so many parts at the head of the queue, as far as the socket took them."""
@@ -202,6 +214,13 @@ class Outbox:
         self.queued_bytes -= sent
         self.sent_bytes += sent
         self._items.popleft()
+        return True
+
+    def _took_everything(self) -> bool:
+        """As `_take`, where nothing is left: the rule for an answer of several parts."""
+        self.sent_bytes += self.queued_bytes
+        self.queued_bytes = 0
+        self._items.clear()
         return True
 
     def _take(self, sent: int) -> int:

@@ -24,3 +24,15 @@ def is_cached(file: DiskFile, position: int, length: int) -> bool:
     except OSError:
         return True  # this file system cannot answer (EOPNOTSUPP): treat it as memory
     return True
+
+
+def read_cached(file: DiskFile, position: int, length: int) -> bytearray | None:
+    """The bytes if all of them are there and in memory; None otherwise, and where nobody can tell."""
+    fileno = file.fileno()
+    if not _NOWAIT or fileno < 0:
+        return None
+    data = bytearray(length)
+    try:
+        return data if os.preadv(fileno, [data], position, _NOWAIT) == length else None
+    except OSError:
+        return None
