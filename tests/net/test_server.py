@@ -11,6 +11,7 @@ import pytest
 from penstock.net.connection import Connection, Reply
 from penstock.net.file_threads import FileRange
 from penstock.net.limits import NetLimits
+from penstock.net.outbox import Outbox
 from penstock.net.server import Server
 from tests.waiting import eventually_async
 
@@ -143,6 +144,42 @@ def test_answers_leave_in_request_order():
         assert [await read_frame(reader) for _ in bodies] == bodies
 
     run(scenario, handler=recorder)
+
+
+def test_answers_that_become_ready_together_leave_together(monkeypatch: pytest.MonkeyPatch):
+    """Also while more are owed; a client that is owed one only gets it at once."""
+    sends: list[int] = []
+    send = Outbox.send
+
+    def counted(self: Outbox, parts: Any) -> None:
+        sends.append(len(parts))
+        send(self, parts)
+
+    monkeypatch.setattr(Outbox, "send", counted)
+
+    async def scenario(server: Server, recorder: Recorder, connect: Callable[[], Awaitable[Client]]) -> None:
+        recorder.hold = True
+        reader, writer = await connect()
+        writer.write(b"".join(framed(b"%d" % number) for number in range(6)))
+        await until(lambda: len(recorder.replies) == 6)
+        sends.clear()
+        for reply, body in recorder.replies[:5]:
+            reply.send([framed(body)])
+        assert sends == []
+        assert [await read_frame(reader) for _ in range(5)] == [b"%d" % number for number in range(5)]
+        assert sends == [5]
+        reply, body = recorder.replies[5]
+        reply.send([framed(body)])
+        assert sends == [5, 1]
+        writer.write(framed(b"a") + framed(b"b"))
+        await until(lambda: len(recorder.replies) == 8)
+        recorder.replies[6][0].send([framed(b"a")])
+        for connection in server.connections():
+            connection.close()  # what is answered leaves all the same
+        assert await read_frame(reader) == b"5"
+        assert await read_frame(reader) == b"a"
+
+    run(scenario)
 
 
 def test_skipped_answers_leave_no_trace():

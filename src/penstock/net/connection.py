@@ -101,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._corked = False
         self._corked_parts: list[Part] = []
+        self._flush_is_due = False
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
 
@@ -301,10 +302,23 @@ class Connection(asyncio.BufferedProtocol):
             memory.release(answered)
         else:  # the rule; a call less for every request
             memory.used_bytes -= answered
-        if not self._corked:
-            self._uncork()
-            if not self._reading and not self._must_wait():
-                self._retry_backlog()
+        if self._corked:
+            return
+        if not pending:
+            self._flush()
+        elif not self._flush_is_due:
+            # A client with several requests under way mostly gets several answers at a time, say when a follower has
+            # acknowledged their records: they leave together, at the end of this turn of the loop.
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        if self._corked or self.closed:
+            return
+        self._uncork()
+        if not self._reading and not self._must_wait():
+            self._retry_backlog()
 
     def _uncork(self) -> None:
         """Answers that became ready while one arrival was handled leave in one system call."""
@@ -354,4 +368,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         if self._transport is not None and not self.closed:
+            if not self._corked:
+                self._uncork()
             self._transport.close()

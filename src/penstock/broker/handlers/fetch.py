@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.broker.context import RequestContext
+from penstock.broker.deadlines import Deadlines
 from penstock.broker.fetch_readers import (
     WRONG_LEADER,
     ConsumerReader,
@@ -51,6 +52,7 @@ class FetchHandler:
         self.broker = broker
         self.parked_count = 0
         self.parked_bytes = 0
+        self.deadlines = Deadlines()
         self._parked: dict[Connection, list[ParkedFetch]] = {}
         # The event loop keeps only weak references to tasks.
         self._tasks: set[asyncio.Task[None]] = set()
@@ -153,11 +155,11 @@ class ParkedFetch:
         "_context",
         "_done",
         "_handler",
+        "_is_parked",
         "_outcome",
         "_reader",
         "_reply",
         "_request",
-        "_timer",
         "_watched",
         "connection",
         "cost_bytes",
@@ -182,7 +184,7 @@ class ParkedFetch:
         reader = ReplicaReader if request.replica_id >= 0 else ConsumerReader
         self._reader: Reader = reader(handler.broker, context, request)
         self._watched: list[Partition] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._is_parked = False
         self._checking = False
         self._done = False
         if request.replica_id >= 0 and not outcome.error:
@@ -191,8 +193,8 @@ class ParkedFetch:
     # -- parking ------------------------------------------------------------------------------------------------
 
     def park(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._request.max_wait_ms / 1000, self.answer_now)
+        self._is_parked = True
+        self._handler.deadlines.add(self, self._request.max_wait_ms)
         self._handler.parked(self)
         for (topic, index), _ in self._outcome.wanted:
             partition = self._reader.watch(topic, index, self)
@@ -213,9 +215,9 @@ class ParkedFetch:
     def drop(self) -> None:
         """Forgets the request: its connection is gone."""
         self._done = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._is_parked:
+            self._is_parked = False
+            self._handler.deadlines.remove(self, self._request.max_wait_ms)
             self._handler.unparked(self)
         for partition in self._watched:
             partition.unwatch(self)
@@ -251,6 +253,8 @@ class ParkedFetch:
     def answer_now(self) -> None:
         if not self._done:
             self.answer(self._plan())
+
+    time_out = answer_now
 
     def _plan(self) -> list[tuple[Key, FetchPlan]]:
         request, plan_partition = self._request, self._reader.plan

@@ -7,12 +7,12 @@ fifth less bytecodes); all others, and whatever is refused before it is appended
 transaction coordinator (KIP-890): up to version 11 it must know the partition, from version 12 on it adds it.
 """
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.context import RequestContext
+from penstock.broker.deadlines import Deadlines
 from penstock.broker.partitions import NOT_OPEN
 from penstock.broker.produce_hints import encode_answer
 from penstock.broker.transactional_produce import Prepared, Topics, is_transactional, settle, unverified, verify
@@ -52,6 +52,7 @@ class ProduceHandler:
         self._opened = broker.partitions.opened
         self._gate = broker.gate
         self._clock = broker.clock
+        self._deadlines = Deadlines()
 
     def handle(
         self,
@@ -95,7 +96,7 @@ class ProduceHandler:
         elif end_offset > partition.high_watermark and not partition.is_written(end_offset, acks):
             answers: list[PartitionResult] = [(index, 0, base_offset, append_time_ms, start_offset, None)]
             wait = (partition, end_offset, answers, 0)
-            _Parked(self._broker, reply, context, [(topic, answers)], [wait], timeout_ms, acks)
+            _Parked(self._broker, self._deadlines, reply, context, [(topic, answers)], [wait], timeout_ms, acks)
         else:
             reply.send(
                 (
@@ -136,7 +137,7 @@ class ProduceHandler:
         if acks == 0:
             _finish_unacknowledged(connection, reply, results)
         elif waits:
-            _Parked(self._broker, reply, context, results, waits, timeout_ms, acks)
+            _Parked(self._broker, self._deadlines, reply, context, results, waits, timeout_ms, acks)
         else:
             reply.send((self.encode(context, found, results),))
         return True
@@ -206,11 +207,22 @@ _NO_RECORDS = Refusal(ErrorCode.INVALID_RECORD, "the request holds no records fo
 class _Parked:
     """A request whose records are written but not committed yet."""
 
-    __slots__ = ("_broker", "_context", "_failed", "_remaining", "_reply", "_results", "_timer", "_waits")
+    __slots__ = (
+        "_broker",
+        "_context",
+        "_deadlines",
+        "_failed",
+        "_remaining",
+        "_reply",
+        "_results",
+        "_timeout_ms",
+        "_waits",
+    )
 
     def __init__(
         self,
         broker: "Broker",
+        deadlines: Deadlines,
         reply: Reply,
         context: RequestContext,
         results: Results,
@@ -219,13 +231,15 @@ class _Parked:
         acks: int,
     ) -> None:
         self._broker = broker
+        self._deadlines = deadlines
+        self._timeout_ms = max(timeout_ms, 0)
         self._failed = False
         self._reply = reply
         self._context = context
         self._results = results
         self._waits: list[Wait | None] = list(waits)
         self._remaining = len(waits)
-        self._timer = asyncio.get_running_loop().call_later(max(timeout_ms, 0) / 1000, self._time_out)
+        deadlines.add(self, self._timeout_ms)
         for number, (partition, end_offset, _, _) in enumerate(waits):
             wait = partition.when_committed if acks == -1 else partition.when_written
             wait(end_offset, partial(self._committed, number))
@@ -240,10 +254,10 @@ class _Parked:
             _fail(wait, error)
         self._remaining -= 1
         if not self._remaining:
-            self._timer.cancel()
+            self._deadlines.remove(self, self._timeout_ms)
             self._answer()
 
-    def _time_out(self) -> None:
+    def time_out(self) -> None:
         for wait in self._waits:
             if wait is not None:
                 _fail(wait, ErrorCode.REQUEST_TIMED_OUT)
