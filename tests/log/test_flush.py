@@ -6,14 +6,17 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.log.config import LogConfig
 from penstock.log.directory import LogDirectory
+from penstock.log.disk import OsDisk, OsFile
 from penstock.log.store import LogStore
 from penstock.model.errors import ErrorCode
+from penstock.model.lanes import IoPool
 from penstock.sim.disk import CrashingDisk
 from tests.log.logs import NOW_MS, TOPIC_ID, append, batch, code_of, open_log, open_store, values
 from tests.waiting import eventually_async
@@ -52,6 +55,38 @@ def on_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]
     run.__name__ = test.__name__
     run.__doc__ = test.__doc__
     return run
+
+
+def test_on_a_real_disk_the_pools_lane_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when a sync fails: then nothing is counted, and the directory has failed."""
+    threads: list[str] = []
+    failed: list[OSError] = []
+    sync = OsFile.sync
+
+    def watched(self: OsFile) -> None:
+        threads.append(threading.current_thread().name)
+        sync(self)
+
+    def fails(self: OsFile) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    async def live() -> None:
+        pool = IoPool(2)
+        store = open_store(OsDisk(), str(tmp_path))
+        store.on_directory_failed = lambda _, error: failed.append(error)
+        store.start(asyncio.get_running_loop(), pool)
+        log = open_log(store)
+        monkeypatch.setattr(OsFile, "sync", watched)
+        append(log, "a")
+        await eventually_async(lambda: log.synced_end_offset == 1)
+        assert set(threads) == {"penstock-sync-0"}
+        monkeypatch.setattr(OsFile, "sync", fails)
+        append(log, "b")
+        await eventually_async(lambda: len(failed) == 1)
+        assert (log.synced_end_offset, failed[0].errno) == (1, errno.EIO)
+        pool.shutdown()
+
+    asyncio.run(live())
 
 
 @on_loop

@@ -14,7 +14,7 @@ from penstock.net import file_threads, outbox
 from penstock.net.connection import Connection
 from penstock.net.file_threads import FileRange, send_range
 from penstock.net.server import Server
-from tests.net.test_server import LIMITS, Client, Recorder, ShortFile, framed, read_frame, run, until
+from tests.net.test_server import Client, Recorder, ShortFile, framed, read_frame, run, until
 
 LARGE = 1_000_000
 SMALL = 5_000
@@ -76,7 +76,7 @@ def test_what_is_not_in_memory_is_never_read_on_the_loop(tmp_path: Path, monkeyp
         reader, writer = await connect()
         writer.write(framed(b"go"))
         assert await read_frame(reader) == ranges.expected()
-        assert {thread.name for thread in threading.enumerate()} >= {f"penstock-disk-{n}" for n in range(3)}
+        assert "penstock-disk-0" in {thread.name for thread in threading.enumerate()}
 
     run(scenario, handler=ranges)
 
@@ -152,7 +152,7 @@ def test_threads_end_with_the_server(tmp_path: Path) -> None:
         mine = [
             each for each in threading.enumerate() if each.name.startswith("penstock-memory") and each not in others
         ]
-        assert len(mine) == LIMITS.file_threads
+        assert len(mine) == 1  # as much as was under way at a time
         await server.close()
         await asyncio.to_thread(lambda: [each.join(15) for each in mine])
         assert not any(each.is_alive() for each in mine)

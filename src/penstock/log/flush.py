@@ -9,9 +9,12 @@ have dropped the dirty pages, so a second success would prove nothing.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.log.disk import OsDisk
 from penstock.log.sync import SyncPlan
+from penstock.model.lanes import IoPool
 from penstock.model.ports import Disk
 
 if TYPE_CHECKING:
@@ -23,12 +26,14 @@ _PLANS_PER_WORKER = 8
 
 
 class GroupCommit:
-    """Used on the loop only; the pool sees nothing but `SyncPlan.run`."""
+    """Used on the loop only; other threads see nothing but `SyncPlan.run`. On a real disk they are the lane of the
+    node's pool; elsewhere, as in the simulator, it is what the loop says."""
 
     __slots__ = (
         "_deferred",
         "_disk",
         "_free_workers",
+        "_lane",
         "_loop",
         "_on_failed",
         "_pool",
@@ -54,6 +59,7 @@ class GroupCommit:
         self._pool = pool
         self._on_failed = on_failed
         self._free_workers = workers
+        self._lane = pool.syncs if isinstance(pool, IoPool) and isinstance(disk, OsDisk) else None
         self._queued: dict[PartitionLog, None] = {}
         self._syncing: set[PartitionLog] = set()
         self._deferred: dict[PartitionLog, asyncio.TimerHandle] = {}
@@ -117,20 +123,31 @@ class GroupCommit:
         self._free_workers -= 1
         self._syncing.update(plan.log for plan in plans)
         self.syncs += len(plans)
+        if self._lane is not None:
+            self._lane.run(self._loop, partial(_run_plans, plans, self._disk), partial(self._finish, plans))
+            return
         future = self._loop.run_in_executor(self._pool, _run_plans, plans, self._disk)
-        future.add_done_callback(lambda done: self._finish(plans, done))
+        future.add_done_callback(lambda done: self._leave(plans, done))
 
-    def _finish(self, plans: list[SyncPlan], done: "asyncio.Future[OSError | None]") -> None:
+    def _leave(self, plans: list[SyncPlan], done: "asyncio.Future[OSError | None]") -> None:
+        if not done.cancelled():
+            self._finish(plans, done.result())
+            return
+        self._free(plans)  # the pool was shut down before it came to them: nothing is synced
+        self._wake()
+
+    def _free(self, plans: list[SyncPlan]) -> None:
         self._free_workers += 1
         self._syncing.difference_update(plan.log for plan in plans)
-        error = None if done.cancelled() else done.result()
+
+    def _finish(self, plans: list[SyncPlan], error: OSError | None) -> None:
+        self._free(plans)
         if error is not None:
             self.stop()
             self._on_failed(error)
             return
         for plan in plans:
-            if not done.cancelled():
-                plan.log.complete_sync(plan)
+            plan.log.complete_sync(plan)
             if plan.no_space:
                 self._loop.call_later(_NO_SPACE_RETRY_S, self.request, plan.log)
         if self._queued and not self._scheduled and not self._stopped:

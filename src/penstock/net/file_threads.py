@@ -8,12 +8,10 @@ memory and what is not go through threads of their own: a slow disk holds up nob
 import asyncio
 import os
 import socket
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
+from penstock.model.lanes import Lane
 from penstock.model.ports import Buffer, DiskFile
 
 MSG_MORE = getattr(socket, "MSG_MORE", 0)
@@ -21,18 +19,12 @@ T = TypeVar("T")
 _WILL_NEED: int | None = getattr(os, "POSIX_FADV_WILLNEED", None)
 
 
-class _Work(NamedTuple):
-    loop: asyncio.AbstractEventLoop
-    do: Callable[[], Any]
-    done: Callable[[Any], None]
-
-
 class FileThreads:
-    """Shared by all connections of one loop. Threads begin with the first work for them."""
+    """Shared by all connections of one loop. Threads begin with the work for them."""
 
     def __init__(self, threads: int) -> None:
-        self._threads = threads
-        self._lanes: dict[bool, SimpleQueue[_Work | None]] = {}
+        self._in_memory = Lane("penstock-memory", threads)
+        self._on_disk = Lane("penstock-disk", threads)
 
     def run(
         self,
@@ -43,36 +35,12 @@ class FileThreads:
         cached: bool,
     ) -> None:
         """`done` is called on the loop with what `do` returned, or with the OSError it raised."""
-        lane = self._lanes.get(cached)
-        if lane is None:
-            lane = self._begin(cached)
-        lane.put(_Work(loop, do, done))
+        (self._in_memory if cached else self._on_disk).run(loop, do, done)
 
     def close(self) -> None:
         """What was asked for before is still done, and told if there is a loop left to tell."""
-        for lane in self._lanes.values():
-            for _ in range(self._threads):
-                lane.put(None)
-        self._lanes = {}
-
-    def _begin(self, cached: bool) -> "SimpleQueue[_Work | None]":
-        lane: SimpleQueue[_Work | None] = SimpleQueue()
-        for number in range(self._threads):
-            name = f"penstock-{'memory' if cached else 'disk'}-{number}"
-            threading.Thread(target=_serve, args=(lane,), name=name, daemon=True).start()
-        self._lanes[cached] = lane
-        return lane
-
-
-def _serve(lane: "SimpleQueue[_Work | None]") -> None:
-    while (work := lane.get()) is not None:
-        try:
-            result = work.do()
-        except OSError as error:
-            result = error
-        with suppress(RuntimeError):  # the loop has ended, and with it the connection
-            work.loop.call_soon_threadsafe(work.done, result)
-        del work, result  # files and sockets are not held until the next work comes
+        self._in_memory.close()
+        self._on_disk.close()
 
 
 class FileRange(NamedTuple):

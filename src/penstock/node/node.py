@@ -5,7 +5,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.broker import Broker
@@ -20,6 +19,7 @@ from penstock.log.store import LogStore, StoreSettings
 from penstock.metadata.listeners import Listener
 from penstock.metadata.settings import BrokerSettings
 from penstock.model.ids import new_uuid
+from penstock.model.lanes import IoPool
 from penstock.model.ports import Clock, Disk, Rng, SystemClock, SystemRng
 from penstock.net.connection import Connection
 from penstock.net.server import Server
@@ -73,7 +73,7 @@ class Node:
         self._loop_watch = LoopWatch(self._clock.monotonic)
         self._is_composed = False
         self._locks: list[DirectoryLock] = []
-        self._pool = ThreadPoolExecutor(settings.io_threads, thread_name_prefix="penstock-io")
+        self._pool = IoPool(settings.io_threads)
         self._housekeeping: Housekeeping | None = None
         self.metrics: MetricsListener | None = None
         self._controller_presence: ControllerPresence | None = None
