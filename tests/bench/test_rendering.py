@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from penstock.bench.catalogue import workloads
-from penstock.bench.results import machine
 from penstock.bench.results.charts import render_charts
 from penstock.bench.results.report import Report, Row, decode_report, encode_report
 from penstock.bench.results.table import (
@@ -91,13 +90,6 @@ def test_time_that_others_took_is_told(report: Report):
     assert "hypervisor" not in render(report)
     report.stolen = 0.124
     assert "gave 12% of the busy time to other machines" in render(report)
-
-
-def test_stolen_time_is_a_share_of_what_was_wanted(monkeypatch: pytest.MonkeyPatch):
-    lines = iter(["cpu 10 0 10 100 5 0 0 2 0 0\ncpu0 …", "cpu 60 0 40 900 50 0 0 22 0 0\ncpu0 …", ""])
-    monkeypatch.setattr(machine, "_read", lambda path: next(lines))
-    assert machine.StolenTime().share() == 0.2
-    assert machine._core_times() == [0] * 8
 
 
 def test_only_what_is_between_the_markers_changes(report: Report):

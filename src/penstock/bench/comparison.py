@@ -25,6 +25,7 @@ from penstock.bench.results import machine
 from penstock.bench.results.report import Report, Row
 from penstock.bench.results.statistics import METRICS
 from penstock.bench.settle import has_settled, settle
+from penstock.bench.stolen import StolenTime
 from penstock.bench.subjects import KAFKA, NATS, PENSTOCK, TITLES, KafkaSubject, PenstockSubject, Setup, Subject
 from penstock.bench.workload import JAVA, LIBRDKAFKA, LeftOut, Scale, Workload
 
@@ -72,7 +73,7 @@ class Comparison:
 
     def run(self) -> None:
         begun = time.monotonic()
-        stolen = machine.StolenTime()
+        stolen = StolenTime()
         allow_many_files()
         try:
             self._obtain()

@@ -39,6 +39,8 @@ class RateRun:
         self._room = memoryview(bytearray(4 * _FETCH_BYTES))
         self._have = 0
         self._consumed = 0
+        self.begun = 0.0
+        """When the last run at a rate began, by `time.perf_counter`."""
 
     def peak(self, seconds: float, in_flight: int) -> float:
         """Records per second, produced and consumed, with so many requests unanswered at any time."""
@@ -71,7 +73,7 @@ class RateRun:
         """Latencies of the answers to Produce, and from due to consumed."""
         self._skip_to_end()
         total = int(self.rate * seconds)
-        begun = time.perf_counter() + 0.01
+        begun = self.begun = time.perf_counter() + 0.01
         acks: list[float] = []
         ends: list[float] = []
         sent = pending_bytes = 0

@@ -62,25 +62,6 @@ def _read(path: str) -> str:
         return ""
 
 
-class StolenTime:
-    """How much of the cores' time a hypervisor gave to others while this machine wanted it, since this was made."""
-
-    def __init__(self) -> None:
-        self._begun = _core_times()
-
-    def share(self) -> float:
-        """0 where nobody tells, as on a machine of its own."""
-        spent = [now - before for now, before in zip(_core_times(), self._begun, strict=True)]
-        wanted = sum(spent) - spent[3] - spent[4]  # but idle, and waiting for the disk
-        return spent[7] / wanted if wanted > 0 else 0.0
-
-
-def _core_times() -> list[int]:
-    """User, nice, system, idle, waiting, two kinds of interrupts, stolen."""
-    found = [int(ticks) for ticks in _read("/proc/stat").partition("\n")[0].split()[1:9]]
-    return found if len(found) == 8 else [0] * 8
-
-
 def own_versions() -> dict[str, str]:
     found = {"Penstock": f"{__version__}{_commit()}", "Python": _python()}
     try:
