@@ -11,7 +11,7 @@ from penstock.model.errors import ErrorCode
 from penstock.wire.generated.delete_records import DeleteRecordsRequest
 from penstock.wire.generated.records_metadata import PartitionChangeRecord
 from tests.controller.cluster import directory
-from tests.log.logs import values
+from tests.log.logs import NOW_MS, batch, values
 from tests.replication.brokers import Brokers, consume_from, produce_to, running
 
 
@@ -62,6 +62,35 @@ def test_readers_of_followers_do_not_wait_for_the_next_record() -> None:
                 assert found.records
             requests = len(cluster.brokers[2].peers.requests)  # type: ignore[attr-defined]
             assert requests <= 3 * 3 + 3, "each is told once"
+
+    run(story)
+
+
+def test_what_a_commit_releases_is_replicated_at_once() -> None:
+    """A fetch that commits one record finds what was written because of that, in whichever partition."""
+
+    async def story() -> None:
+        async with running(2, replica_fetch_wait_max_ms="30000") as cluster:
+            for topic in ("a", "b"):
+                cluster.create(topic, replicas=(1, 2), min_insync_replicas="2")
+                assert (await cluster.produce("first", topic=topic)).error_code == 0
+            released: list[ErrorCode] = []
+
+            def write_more(error: ErrorCode) -> None:
+                released.append(error)
+                for topic in ("a", "b"):
+                    cluster.leader(topic).append(batch("released"), NOW_MS)
+
+            leader = cluster.leader("a")
+            leader.append(batch("awaited"), NOW_MS)
+            leader.when_committed(leader.log.end_offset, write_more)
+            await cluster.until(
+                lambda: (
+                    values(cluster.replica(2, "a").log)[1:] == [b"awaited", b"released"]
+                    and values(cluster.replica(2, "b").log)[1:] == [b"released"]
+                )
+            )
+            assert released == [ErrorCode.NONE]
 
     run(story)
 

@@ -31,6 +31,10 @@ class Reader(Protocol):
     def awaits_watermark(self) -> bool:
         """Whether a watermark that this reader was not told of is worth an answer by itself."""
 
+    @property
+    def has_everything(self) -> bool:
+        """Whether it is certain, without a plan, that there is nothing for this reader yet."""
+
     def acknowledge(self, wanted: Wanted) -> None:
         """Once per request, before anything is planned: what the request itself says of its sender."""
 
@@ -43,6 +47,7 @@ class Reader(Protocol):
 class ConsumerReader:
     __slots__ = ("_broker", "_committed", "_context", "_rack")
     awaits_watermark = False
+    has_everything = False
 
     def __init__(self, broker: "Broker", context: RequestContext, request: DecodedFetch) -> None:
         self._broker = broker
@@ -94,7 +99,7 @@ class ConsumerReader:
 
 
 class ReplicaReader:
-    __slots__ = ("_allowed", "_broker", "_epoch", "_replica_id", "awaits_watermark")
+    __slots__ = ("_allowed", "_broker", "_epoch", "_replica_id", "awaits_watermark", "has_everything")
 
     def __init__(self, broker: "Broker", context: RequestContext, request: DecodedFetch) -> None:
         self._broker = broker
@@ -104,21 +109,30 @@ class ReplicaReader:
         self._replica_id = request.replica_id
         self._epoch = request.replica_epoch
         self._allowed = broker.gate.allows_cluster(context, Operation.CLUSTER_ACTION)
+        self.has_everything = False
 
     def acknowledge(self, wanted: Wanted) -> None:
-        """What a follower asks for tells what it has. An incarnation that metadata has left behind tells nothing."""
+        """What a follower asks for tells what it has. An incarnation that metadata has left behind tells nothing.
+
+        In a cluster at ease a follower has everything when it asks: to know that from here spares it a tenth.
+        """
         broker = self._broker
         known = broker.image.brokers.get(self._replica_id)
         if not self._allowed or (known is not None and 0 <= self._epoch < known.epoch):
             return
         now_ms = int(broker.clock.monotonic() * 1000)
         find = broker.partitions.find
+        at_end: list[tuple[Partition, int]] = []
         for key, part in wanted:
             partition = find(key[0], key[1])
-            if isinstance(partition, Partition):
-                partition.note_replica_fetch(
-                    self._replica_id, self._epoch, _position(part), part.log_start_offset, now_ms, part.lacks_room
-                )
+            if isinstance(partition, Partition) and partition.note_replica_fetch(
+                self._replica_id, self._epoch, _position(part), part.log_start_offset, now_ms, part.lacks_room
+            ):
+                at_end.append((partition, part.fetch_offset))
+        # Looked at again: what one partition's watermark released may have been written to another.
+        self.has_everything = len(at_end) == len(wanted) > 0 and all(
+            offset == partition.log.end_offset for partition, offset in at_end
+        )
 
     def plan(self, key: Key, wanted: FetchPartition, budget: int, must_yield: bool) -> FetchPlan:
         broker, replica_id = self._broker, self._replica_id

@@ -301,21 +301,24 @@ class Partition:
         log_start_offset: int,
         now_ms: int,
         lacks_room: bool = False,
-    ) -> None:
+    ) -> bool:
         """A follower asks for what follows `position`, so it has what comes before. Nothing counts unless it is in
-        this leader epoch and its log is a prefix of this one. One that lacks room leaves the in-sync set now."""
+        this leader epoch and its log is a prefix of this one. One that lacks room leaves the in-sync set now.
+
+        True: it has all there is, so there is nothing to answer it with yet.
+        """
         state, log = self.leader_state, self.log
         end_offset = log.end_offset
         if state is None or position.leader_epoch != self.leader_epoch:
-            return
+            return False
         if not log.log_start_offset <= position.offset <= end_offset:
-            return
+            return False
         if diverges(log.leader_epochs, end_offset, position.offset, position.last_epoch) is not None:
-            return
+            return False
         known = state.progress.get(replica_id)
         starts_later = known is not None and log_start_offset > known.log_start_offset
         if state.note_fetch(replica_id, broker_epoch, position.offset, log_start_offset, end_offset, now_ms):
-            return
+            return False
         state.progress[replica_id].lacks_room = lacks_room
         if known is not None and known.repeats in _SUSPICIOUS and self._rules is not None:
             self._rules.on_stuck(self, position.offset)
@@ -326,6 +329,7 @@ class Partition:
             self._propose(state.plan_expand(replica_id, self.high_watermark, log.log_start_offset))
         elif lacks_room:
             self._propose(state.plan_shrink(end_offset, now_ms))
+        return position.offset == log.end_offset  # which may have grown: whoever waited for the watermark writes too
 
     def shrink_isr(self, now_ms: int) -> None:
         """Called by the clock: followers that stay behind for too long leave the in-sync set."""

@@ -77,7 +77,7 @@ class FetchHandler:
         fetch = ParkedFetch(self, connection, reply, context, request, outcome)
         if outcome.error:
             fetch.answer([])
-        elif not fetch.try_answer():
+        elif fetch.must_wait() or not fetch.try_answer():
             if request.replica_id >= 0 or self._may_park(fetch):
                 fetch.park()
             else:
@@ -224,6 +224,16 @@ class ParkedFetch:
         self._watched = []
 
     # -- looking ------------------------------------------------------------------------------------------------
+
+    def must_wait(self) -> bool:
+        """Whether a plan would find nothing to answer with, as is known before making one."""
+        reader, request = self._reader, self._request
+        return (
+            reader.has_everything
+            and not reader.awaits_watermark
+            and request.min_bytes > 0
+            and request.max_wait_ms > 0
+        )
 
     def try_answer(self) -> bool:
         """Answers if there is enough, something is wrong, or nothing is to be waited for."""
