@@ -20,6 +20,7 @@ from penstock.wire.produce_fast import (
     encode_produce_frame,
     encode_produced,
 )
+from penstock.wire.replica_fetch import OnePartitionFetch, decode_fetched
 from tests.wire.messages import messages
 from tests.wire.test_round_trip import quick
 
@@ -220,6 +221,82 @@ def usual_fetch(version: int) -> st.SearchStrategy[FetchRequest]:
     )
 
 
+def followers_fetch() -> st.SearchStrategy[OnePartitionFetch]:
+    partition = st.builds(
+        FetchRequest.FetchPartition, int32s, int32s, int64s, int32s, int64s, int32s, lacks_room=st.booleans()
+    )
+    topic = st.builds(
+        FetchRequest.FetchTopic, st.just(""), topic_keys(by_id=True), st.lists(partition, min_size=1, max_size=1)
+    )
+    return st.builds(
+        OnePartitionFetch,
+        replica_state=st.builds(FetchRequest.ReplicaState, st.integers(0, 2**31 - 1), int64s),
+        max_wait_ms=int32s,
+        min_bytes=int32s,
+        max_bytes=int32s,
+        session_id=int32s,
+        session_epoch=int32s,
+        topics=st.lists(topic, min_size=1, max_size=1),
+    )
+
+
+@pytest.mark.parametrize("version", range(15, 19))
+def test_a_followers_request_for_one_partition(version: int) -> None:
+    @examples
+    @given(followers_fetch())
+    def check(request: OnePartitionFetch) -> None:
+        out, plain = bytearray(b"header"), bytearray(b"header")
+        request.encode(version, out)
+        FetchRequest.encode(request, version, plain)
+        assert out == plain
+        assert decode_fetch(out, 6, version) == fetch_parts(request, version)
+        for place in range(
+            6, len(out)
+        ):  # a shape that is nearly the usual one is read as the generated codec reads it
+            noise = bytearray(out)
+            noise[place] ^= 1
+            try:
+                expected, _ = FetchRequest.decode(noise, 6, version)
+            except WireError:
+                continue
+            assert decode_fetch(noise, 6, version) == fetch_parts(expected, version)
+
+    check()
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_what_a_follower_reads_is_what_the_generated_codec_reads(version: int) -> None:
+    partition = st.builds(
+        FetchResponse.PartitionData,
+        int32s,
+        int16s,
+        int64s,
+        int64s,
+        int64s if version >= 5 else st.just(-1),
+        aborted_transactions=st.none() | st.just([]),
+        preferred_read_replica=int32s if version >= 11 else st.just(-1),
+        records=st.none() | st.binary(max_size=20) | st.binary(min_size=100, max_size=300),
+    )
+    key = {"topic_id": topic_keys(by_id=True)} if version >= 13 else {"topic": names}
+    topic = st.builds(FetchResponse.FetchableTopicResponse, partitions=st.lists(partition, max_size=2), **key)
+    head = (int32s, int16s, int32s) if version >= 7 else (int32s, st.just(0), st.just(0))
+    usual = st.builds(FetchResponse, *head, st.lists(topic, max_size=2))
+
+    @examples
+    @given(messages("FetchResponse", version) | usual)
+    def check(response: FetchResponse) -> None:
+        out = bytearray(b"header")
+        response.encode(version, out)
+        expected, end = FetchResponse.decode(out, 6, version)
+        assert end == len(out)
+        assert decode_fetched(memoryview(out), 6, version) == expected
+        for cut in random.Random(len(out)).sample(range(6, len(out)), min(20, len(out) - 6)):
+            with pytest.raises(WireError):
+                decode_fetched(memoryview(out)[:cut], 6, version)
+
+    check()
+
+
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 def test_fetch_requests(version: int) -> None:
     @examples
@@ -240,7 +317,7 @@ def test_fetch_requests(version: int) -> None:
 def test_fetch_request_noise(version: int) -> None:
     noise = random.Random(version)
     for _ in range(300):
-        size = noise.choice((76, noise.randrange(160)))
+        size = noise.choice((76, 91, noise.randrange(160)))
         raw = bytes(noise.choice((0, 0, 1, 1, 2, 2, 255, noise.randrange(256))) for _ in range(size))
         try:
             expected, _ = FetchRequest.decode(raw, 0, version)

@@ -31,6 +31,7 @@ from penstock.replication.follower_state import Fetched, FetchPosition, Kind
 from penstock.replication.partition import Partition
 from penstock.wire.errors import WireError
 from penstock.wire.generated.fetch import FetchResponse
+from penstock.wire.replica_fetch import decode_fetched
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -258,7 +259,7 @@ class LeaderFetcher:
                 self._give_up()
                 return None
             frame = await sending
-            response, _ = FetchResponse.decode(frame.frame, frame.position, frame.version)
+            response = decode_fetched(*frame)
         except (RequestFailed, WireError) as error:
             log.debug("fetching from broker %d failed: %s", self.leader_id, error)
             self._session.close()

@@ -8,6 +8,7 @@ from penstock.model.errors import ErrorCode
 from penstock.replication.follower_state import FetchPosition
 from penstock.replication.partition import Partition
 from penstock.wire.generated.fetch import FetchRequest, FetchResponse
+from penstock.wire.replica_fetch import OnePartitionFetch
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -54,7 +55,8 @@ class ReplicaSession:
         changed = {key: entry for key, entry in wanted.items() if self._told.get(key) != entry}
         forgotten = [key for key in self._told if key not in wanted]
         self._told = wanted
-        return FetchRequest(
+        kind = OnePartitionFetch if len(changed) == 1 and not forgotten else FetchRequest
+        return kind(
             replica_state=FetchRequest.ReplicaState(broker.node_id, broker.epoch),
             max_wait_ms=settings.replica_fetch_wait_max_ms,
             min_bytes=settings.replica_fetch_min_bytes,

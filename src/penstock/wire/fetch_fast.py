@@ -80,6 +80,12 @@ _only_15 = Packer(">iiibiiB16sBiiqiqiBBBBB")
 _unpack_only_15 = _only_15.unpack_from
 _ONLY_15_BYTES = _only_15.size
 _USUAL_TAIL = [0, 0, 1, 1, 0]
+# A follower's, which says in a tag of the request who it is.
+_follower_15 = Packer(_only_15.format + "BBiqB")
+_unpack_follower_15 = _follower_15.unpack_from
+_FOLLOWER_15_BYTES = _follower_15.size
+_FOLLOWER_TAIL = [0, 0, 1, 1, 1, 1, 13]
+_ONLY_LENGTHS = (_ONLY_15_BYTES, _FOLLOWER_15_BYTES)
 _unpack_replica_state = Packer(">iq").unpack_from
 _unpack_int64 = Packer(">q").unpack_from
 
@@ -90,7 +96,7 @@ def decode_fetch(buf: Buffer, pos: int, version: int) -> DecodedFetch:
     view = buf if type(buf) is memoryview else memoryview(buf)
     try:
         if version >= _FLEXIBLE_FROM:
-            if version >= 15 and len(view) - pos == _ONLY_15_BYTES:
+            if version >= 15 and len(view) - pos in _ONLY_LENGTHS:
                 only = _decode_only(view, pos)
                 if only is not None:
                     return only
@@ -101,21 +107,27 @@ def decode_fetch(buf: Buffer, pos: int, version: int) -> DecodedFetch:
 
 
 def _decode_only(buf: memoryview, pos: int) -> DecodedFetch | None:
-    """The request if it has the usual shape, which its length suggests; None sends it down the long way."""
+    """The request if it has one of the usual shapes, as its length suggests; None sends it down the long way."""
+    unpack = _unpack_only_15 if len(buf) - pos == _ONLY_15_BYTES else _unpack_follower_15
     # fmt: off
     (
         max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, topic, partitions,
         index, leader_epoch, offset, fetched_epoch, start_offset, partition_max_bytes, *tail,
-    ) = _unpack_only_15(buf, pos)
-    if topics != 2 or partitions != 2 or tail != _USUAL_TAIL:
+    ) = unpack(buf, pos)
+    if topics != 2 or partitions != 2:
         return None
+    replica_id = replica_epoch = -1
+    if tail != _USUAL_TAIL:
+        if tail[:7] != _FOLLOWER_TAIL or tail[9]:
+            return None
+        replica_id, replica_epoch = tail[7], tail[8]
     partition = _make(FetchPartition, (
         index, leader_epoch, offset, fetched_epoch, start_offset, partition_max_bytes, _ZERO_UUID, MAX_INT64,
         False,
     ))
     request: DecodedFetch = _make(DecodedFetch, (
         max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch,
-        -1, -1, None, "", [(topic, [partition])], [],
+        replica_id, replica_epoch, None, "", [(topic, [partition])], [],
     ))
     # fmt: on
     return request
