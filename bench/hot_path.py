@@ -3,9 +3,10 @@
     python -m bench.hot_path            # what it costs now, beside the budget
     python -m bench.hot_path --accept   # that is the budget from now on; say why in the commit
 
-The real connection, router, handlers and log of a real broker, with a socket pair in place of the network. Counted is
-what runs in this repository's code: bytecodes, calls of Python functions, calls into C, system calls among them, and
-how many bytes of Python objects a request needs for a while. `make test` holds each to its budget.
+The real connection, router, handlers and log of a real broker, with a socket pair in place of the network; for
+replication two whole brokers. Counted is what runs in this repository's code: bytecodes, calls of Python functions,
+calls into C, system calls among them, and how many bytes of Python objects a request needs for a while. `make test`
+holds each to its budget.
 """
 
 import argparse
@@ -21,9 +22,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from penstock.bench.loads.connection import RawClient, fetch_frame, make_batch, produce_frame
+from penstock.bench.loads.connection import RawClient, check_produced, fetch_frame, make_batch, produce_frame
 from penstock.net.connection import Connection
-from penstock.testing import Broker
+from penstock.testing import Broker, Cluster
 
 BUDGETS_FILE = Path(__file__).with_name("hot_path_budgets.json")
 MARGIN = 1.05
@@ -32,6 +33,7 @@ OTHER_PYTHON = 1.30
 _VERSION_BOUND = ("bytecodes", "transient_bytes")
 _REQUESTS = 100
 _ROUNDS = 12
+_RECORDS = 20
 _STDLIB = (sysconfig.get_path("stdlib"), "<frozen")
 _SYSTEM_CALLS = frozenset(
     ("write", "pwrite", "pwritev", "read", "pread", "preadv", "send", "sendmsg", "sendfile", "fstat", "open", "mmap")
@@ -203,10 +205,59 @@ async def _open(client: Client, frame: bytes) -> None:
 
 
 def measure() -> dict[str, Costs]:
+    return _measure_requests() | _measure_replication()
+
+
+def _measure_requests() -> dict[str, Costs]:
     with Broker({"flush.mode": "os"}) as broker:
         names = ("produce of 100 bytes", "produce of 16 KB", "fetch")
         topics = {name: broker.create_topic(f"topic-{number}") for number, name in enumerate(names)}
         return broker.run(_measure(broker, topics))
+
+
+def _measure_replication() -> dict[str, Costs]:
+    """One record after the other with acks=all, and what each of two brokers does for it: its followers have asked
+    again before it is acknowledged, so that the next finds all as this one did."""
+    with Cluster(2, {"flush.mode": "os", "min.insync.replicas": "2"}) as cluster:
+        topic = cluster.create_topic("replicated", replication_factor=2)
+        leader = cluster.leader_of(topic)
+        (follower,) = set(cluster.brokers) - {leader}
+        client = RawClient(cluster.brokers[leader].port)
+        batch, _ = make_batch(100, 1)
+        frame = produce_frame(client, topic, {0: batch}, -1)
+
+        def produce() -> None:
+            client.socket.sendall(frame)
+            check_produced(client.receive())
+
+        try:
+            return {
+                f"replicating a record, {role}": _count_within(cluster.brokers[node_id], produce)
+                for role, node_id in (("its leader", leader), ("a follower", follower))
+            }
+        finally:
+            client.close()
+
+
+def _count_within(broker: Broker, produce: Callable[[], None]) -> Costs:
+    """The least of some rounds, since whatever else the broker does meanwhile only adds."""
+    found: list[dict[str, int]] = []
+    for _ in range(_ROUNDS):
+        produce()
+        counter = Counter()
+        broker.run(_switched(counter, on=True))
+        for _ in range(_RECORDS):
+            produce()
+        broker.run(_switched(counter, on=False))
+        found.append(counter.counts)
+    return {name: min(each[name] for each in found) / _RECORDS for name in found[0] if name != "system_calls"}
+
+
+async def _switched(counter: Counter, *, on: bool) -> None:
+    if on:
+        counter.__enter__()
+    else:
+        counter.__exit__()
 
 
 # -- budgets --------------------------------------------------------------------------------------------------------
