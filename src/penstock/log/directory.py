@@ -31,6 +31,7 @@ from penstock.log.flush import GroupCommit
 from penstock.log.offset_index import IndexCache
 from penstock.log.segment import OpenFiles
 from penstock.log.sync import NO_SPACE_ERRORS
+from penstock.log.truncation_journal import TruncationJournal
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Clock, Disk
 from penstock.model.units import format_bytes
@@ -50,7 +51,9 @@ class LogDirectory:
         "_doomed",
         "_load_locks",
         "_loop",
+        "_points_on_disk",
         "_swap_lock",
+        "_truncations",
         "_written",
         "broker_epoch",
         "cache",
@@ -109,6 +112,9 @@ class LogDirectory:
         self._load_locks = tuple(threading.Lock() for _ in range(_LOAD_LOCKS))
         self._checkpoint_lock = threading.Lock()
         self._written: dict[str, int] = {}
+        self._truncations = TruncationJournal(disk, path)
+        self._points_on_disk: dict[str, int] = {}
+        """Recovery points as last read or written."""
         self.checkpoints_urgent = False
         """A log was truncated below its recovery point: write checkpoints before anything relies on them."""
 
@@ -124,6 +130,9 @@ class LogDirectory:
             self.disk.sync_dir(self.path)
         self.on_disk = dict.fromkeys(name for name in names if parse_directory_name(name) is not None)
         self.recovery_points = dict(read_offsets(self.disk, f"{self.path}/{RECOVERY_POINT_FILE}"))
+        for name, offset in self._truncations.read().items():
+            self.recovery_points[name] = min(offset, self.recovery_points.get(name, 0))
+        self._points_on_disk = dict(self.recovery_points)
         self.log_start_offsets = dict(read_offsets(self.disk, f"{self.path}/{LOG_START_OFFSET_FILE}"))
         self.high_watermarks = dict(read_offsets(self.disk, f"{self.path}/{HIGH_WATERMARK_FILE}"))
         cleaned = read_offsets(self.disk, f"{self.path}/{CLEANER_OFFSET_FILE}")
@@ -272,6 +281,15 @@ class LogDirectory:
                 # being different from the log's end it keeps the next start from taking such a log for clean.
                 recovery_points |= {name: self.recovery_points.get(name, 0) - 1 for name in self.on_disk}
             self._write(RECOVERY_POINT_FILE, recovery_points)
+            self._points_on_disk = recovery_points
+            self._truncations.clear()
+
+    def lower_recovery_point(self, name: str, offset: int) -> None:
+        """Blocking. A log is to be cut: from now on it may end there, also after a crash."""
+        with self._checkpoint_lock:
+            if offset < self._points_on_disk.get(name, 0):
+                self._truncations.add(name, offset)
+                self._points_on_disk = {**self._points_on_disk, name: offset}
 
     def write_high_watermarks(self) -> None:
         """Blocking. What a replica may count as committed when it is opened again."""

@@ -1,9 +1,8 @@
 """Cutting the end off a log, as followers and the metadata quorum must after a change of leader.
 
 Rare, so it simply does its file operations where it is called (the loop). Plans that are under way see another
-generation afterwards and are discarded. The recovery point moves down with the end, and the checkpoint on disk must
-follow before a segment that was closed is written again: at once where segments go, otherwise before the active
-segment is closed or synced.
+generation afterwards and are discarded. The recovery point moves down with the end, on disk before the log does:
+where segments go by all checkpoints, since one that was closed will be written again, otherwise by the journal.
 """
 
 import contextlib
@@ -39,14 +38,15 @@ def truncate_log(log: "PartitionLog", offset: int) -> None:
     segments = list(log.segments)
     keep = segment_holding(segments, offset - 1) + 1
     synced_end_offset = log.synced_end_offset
-    # The batch that holds `offset` goes as a whole, so only the start of its segment is a safe recovery point.
-    _begin(log, segments[keep - 1].base_offset, removes_segments=keep < len(segments))
+    position = locate(segments[keep - 1], offset, log.directory.files, log.directory.cache)
+    end_offset = _end_offset_before(log, segments[keep - 1], position, offset)
+    _begin(log, segments[keep - 1].base_offset, end_offset, removes_segments=keep < len(segments))
     while len(segments) > keep:
         _remove_segment(log, segments.pop())
     _remove_snapshots_above(log, segments[-1].base_offset)
     log.segments = tuple(segments)
     active = log.active = segments[-1]
-    end_offset = _truncate_segment(log, active, offset)
+    _truncate_segment(log, active, position, end_offset)
     if end_offset < log.log_start_offset:  # what is left lies below the start, within a batch that went
         truncate_fully(log, log.log_start_offset)
         return
@@ -66,7 +66,7 @@ def truncate_fully(log: "PartitionLog", offset: int) -> None:
     from penstock.log.appending import create_first_segment
 
     if log.segments:
-        _begin(log, log.segments[0].base_offset, removes_segments=True)
+        _begin(log, log.segments[0].base_offset, offset, removes_segments=True)
     for segment in reversed(log.segments):  # last first: whatever a crash leaves has no gap
         _remove_segment(log, segment)
     log.segments = ()
@@ -86,21 +86,25 @@ def truncate_fully(log: "PartitionLog", offset: int) -> None:
             raise
 
 
-def _begin(log: "PartitionLog", recovery_point: int, *, removes_segments: bool) -> None:
-    """Raises `NoRoom` when nothing was changed."""
+def _begin(log: "PartitionLog", recovery_point: int, end_offset: int, *, removes_segments: bool) -> None:
+    """Raises `NoRoom` when nothing was changed. While segments go, nothing from `recovery_point` on is certain."""
     synced_end_offset = log.synced_end_offset
     log.generation += 1
     log.clean_end_offset = -1
     log.synced_end_offset = min(synced_end_offset, recovery_point)
     log.directory.checkpoints_urgent = True
-    if removes_segments:
-        try:
+    try:
+        if removes_segments:
             log.directory.write_checkpoints()
-        except OSError as error:
-            if error.errno not in NO_SPACE_ERRORS:
-                raise
+        else:
+            log.directory.lower_recovery_point(log.name, end_offset)
+    except OSError as error:
+        if error.errno not in NO_SPACE_ERRORS:
+            raise
+        if removes_segments:
             log.synced_end_offset = synced_end_offset
             raise NoRoom(log.name, log.directory.path) from error
+        # It is cut all the same; after a crash it would be taken for damaged, and fetched anew.
 
 
 def _remove_segment(log: "PartitionLog", segment: Segment) -> None:
@@ -113,11 +117,9 @@ def _remove_segment(log: "PartitionLog", segment: Segment) -> None:
             directory.disk.remove(segment.path + suffix)
 
 
-def _truncate_segment(log: "PartitionLog", segment: Segment, offset: int) -> int:
-    """Cuts the segment before the batch that holds `offset` and makes it the active one; returns the new end."""
+def _truncate_segment(log: "PartitionLog", segment: Segment, position: int, end_offset: int) -> None:
+    """Cuts the segment where a batch begins, with which the log ends at `end_offset`, and makes it the active one."""
     directory = log.directory
-    position = locate(segment, offset, directory.files, directory.cache)
-    place_end = _end_offset_before(log, segment, position, offset)
     segment.flush_indexes(directory.disk, directory.cache)
     file = directory.files.open(segment)
     file.truncate(position)
@@ -127,9 +129,8 @@ def _truncate_segment(log: "PartitionLog", segment: Segment, offset: int) -> int
     segment.marks = None
     segment.is_full = False
     log.forget_closed(segment)
-    _truncate_indexes(directory.disk, segment, position, place_end)
+    _truncate_indexes(directory.disk, segment, position, end_offset)
     directory.cache.forget(segment.path + ".index")
-    return place_end
 
 
 def _end_offset_before(log: "PartitionLog", segment: Segment, position: int, offset: int) -> int:

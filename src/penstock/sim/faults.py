@@ -187,6 +187,8 @@ class Faults:
                     await asyncio.sleep(0.2)
             else:
                 await asyncio.sleep(0.1)
+        if self.careful:  # what was to strike during its start must not strike when nobody can spare it any more
+            machine.disk.power_loss_at = -1
 
     async def _operate(self) -> None:
         """Somebody looks after the machines: a node that gave up is started again."""

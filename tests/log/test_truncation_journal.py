@@ -1,0 +1,118 @@
+"""A log that was cut below its recovery point ends there by right, also after a crash; damage is still damage."""
+
+import errno
+from typing import Any
+
+import pytest
+
+from penstock.log.partition_log import PartitionLog
+from penstock.log.store import LogStore
+from penstock.log.truncation_journal import TruncationJournal
+from penstock.sim.disk import CrashingDisk
+from tests.log.logs import append, open_log, open_store, values
+
+JOURNAL = "/data/truncations"
+
+
+def sync(log: PartitionLog) -> None:
+    plan = log.plan_sync()
+    assert plan is not None
+    plan.run(log.directory.disk)
+    log.complete_sync(plan)
+
+
+def write_synced(store: LogStore, count: int = 5) -> PartitionLog:
+    """Records up to a recovery point that is on disk."""
+    log = open_log(store)
+    log.load()
+    for number in range(count):
+        append(log, f"v{number}")
+    sync(log)
+    store.directories[0].write_checkpoints()
+    return log
+
+
+def open_after_crash(disk: CrashingDisk) -> PartitionLog:
+    disk.crash()
+    log = open_log(open_store(disk))
+    log.load()
+    return log
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_cut_log_is_not_taken_for_damaged(others: int) -> None:
+    disk = CrashingDisk()
+    store = open_store(disk)
+    log = write_synced(store)
+    for number in range(others):
+        other = open_log(store, topic=f"other{number}")
+        other.load()
+        append(other, "v")
+        sync(other)
+        store.directories[0].write_checkpoints()
+        other.truncate_to(0)
+    log.truncate_to(2)
+    assert TruncationJournal(disk, "/data").read()["t-0"] == 2
+    append(log, "never synced")
+    again = open_after_crash(disk)
+    assert (values(again), again.lost_records) == ([b"v0", b"v1"], False)
+
+
+def test_without_the_journal_it_would_be() -> None:
+    disk = CrashingDisk()
+    write_synced(open_store(disk)).truncate_to(2)
+    disk.remove(JOURNAL)
+    disk.sync_dir("/data")
+    assert open_after_crash(disk).lost_records
+
+
+def test_a_cut_above_the_recovery_point_needs_no_entry() -> None:
+    disk = CrashingDisk()
+    store = open_store(disk)
+    log = write_synced(store)
+    append(log, "v5")
+    log.truncate_to(5)
+    assert not disk.exists(JOURNAL)
+    assert not open_after_crash(disk).lost_records
+
+
+def test_damage_is_noticed_again_once_the_checkpoints_are_written() -> None:
+    disk = CrashingDisk()
+    store = open_store(disk)
+    log = write_synced(store)
+    log.truncate_to(2)
+    append(log, "v2", "and more")
+    sync(log)
+    store.directories[0].write_checkpoints()
+    assert TruncationJournal(disk, "/data").read() == {}
+    file = disk.open("/data/t-0/00000000000000000000.log")
+    file.truncate(file.size() - 3)  # synced bytes that are gone
+    file.sync()
+    again = open_after_crash(disk)
+    assert (values(again), again.lost_records) == ([b"v0", b"v1"], True)
+
+
+def test_half_an_entry_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    disk = CrashingDisk()
+    disk.make_dirs("/data")
+    journal = TruncationJournal(disk, "/data")
+    journal.add("a-0", 7)
+    journal.add("a-0", 5)
+    journal.add("b-topic-12", 9)
+    file = disk.open(JOURNAL)
+    file.write_at(file.size(), (b"c-0 1",))
+    again = TruncationJournal(disk, "/data")
+    assert again.read() == {"a-0": 5, "b-topic-12": 9}
+    assert "half an entry" in caplog.text
+
+
+def test_a_full_disk_does_not_keep_a_log_from_being_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(CrashingDisk())
+    log = write_synced(store)
+
+    def no_room(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(TruncationJournal, "add", no_room)
+    assert log.truncate_to(2) is None
+    assert values(log) == [b"v0", b"v1"]
