@@ -210,4 +210,4 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
             at_least=1,
             kafka_default="9000",
         ),
-    ] = 3_000
+    ] = 2_500
