@@ -179,8 +179,7 @@ class Partition:
         result = self.log.append_as_leader(batch, self.leader_epoch, now_ms, origin="coordinator")
         if isinstance(result, AppendResult):
             self._written()
-            if self._end_watchers:
-                self._wake_end_watchers()
+            self._wake_end_watchers()
         return result
 
     def when_committed(self, end_offset: int, callback: CommitCallback) -> None:
@@ -303,10 +302,8 @@ class Partition:
         lacks_room: bool = False,
     ) -> bool:
         """A follower asks for what follows `position`, so it has what comes before. Nothing counts unless it is in
-        this leader epoch and its log is a prefix of this one. One that lacks room leaves the in-sync set now.
-
-        True: it has all there is, so there is nothing to answer it with yet.
-        """
+        this leader epoch and its log is a prefix of this one. One that lacks room leaves the in-sync set now. True: it
+        has all there is, so there is nothing to answer it with yet."""
         state, log = self.leader_state, self.log
         end_offset = log.end_offset
         if state is None or position.leader_epoch != self.leader_epoch:
