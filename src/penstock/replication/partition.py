@@ -301,9 +301,9 @@ class Partition:
         now_ms: int,
         lacks_room: bool = False,
     ) -> bool:
-        """A follower asks for what follows `position`, so it has what comes before. Nothing counts unless it is in
-        this leader epoch and its log is a prefix of this one. One that lacks room leaves the in-sync set now. True: it
-        has all there is, so there is nothing to answer it with yet."""
+        """A follower asks for what follows `position`, so it has what comes before; True if that is all there is.
+        Nothing counts unless it is in this leader epoch and its log a prefix of this one. Without room it leaves the
+        in-sync set now."""
         state, log = self.leader_state, self.log
         end_offset = log.end_offset
         if state is None or position.leader_epoch != self.leader_epoch:
