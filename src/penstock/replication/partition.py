@@ -304,8 +304,7 @@ class Partition:
         """A follower asks for what follows `position`, so it has what comes before; True if that is all there is.
         Nothing counts unless it is in this leader epoch and its log a prefix of this one. Without room it leaves the
         in-sync set now."""
-        state, log = self.leader_state, self.log
-        end_offset = log.end_offset
+        state, log, end_offset = self.leader_state, self.log, self.log.end_offset
         if state is None or position.leader_epoch != self.leader_epoch:
             return False
         if not log.log_start_offset <= position.offset <= end_offset:
