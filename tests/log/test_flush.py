@@ -15,6 +15,7 @@ from penstock.log.config import LogConfig
 from penstock.log.directory import LogDirectory
 from penstock.log.disk import OsDisk, OsFile
 from penstock.log.store import LogStore
+from penstock.log.write_back import IS_SUPPORTED, begin_write_back
 from penstock.model.errors import ErrorCode
 from penstock.model.lanes import IoPool
 from penstock.sim.disk import CrashingDisk
@@ -85,6 +86,47 @@ def test_on_a_real_disk_the_pools_lane_syncs(tmp_path: Path, monkeypatch: pytest
         await eventually_async(lambda: len(failed) == 1)
         assert (log.synced_end_offset, failed[0].errno) == (1, errno.EIO)
         pool.shutdown()
+
+    asyncio.run(live())
+
+
+@pytest.mark.skipif(not IS_SUPPORTED, reason="the system has no sync_file_range")
+@pytest.mark.parametrize("flush_mode", ["os", "ack"])
+def test_the_kernel_is_asked_to_write_what_nobody_syncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_mode: str
+) -> None:
+    """Piece by piece, off the loop, and never the end of the file, where the next append goes. What was cut off
+    and written anew is begun anew."""
+    begun: list[tuple[str, range]] = []
+
+    def watched(fd: int, piece: range) -> None:
+        begun.append((threading.current_thread().name, piece))
+        begin_write_back(fd, piece)
+
+    monkeypatch.setattr("penstock.log.flush.begin_write_back", watched)
+
+    async def live() -> None:
+        pool = IoPool(1)
+        store = open_store(OsDisk(), str(tmp_path))
+        store.start(asyncio.get_running_loop(), pool)
+        log = open_log(store, LogConfig(flush_mode=flush_mode))
+        for _ in range(1100):
+            append(log, "v" * 4200)
+        size = log.size_bytes
+        log.truncate_to(10)
+        for _ in range(600):
+            append(log, "w" * 4200)
+        await store.stop()
+        pool.shutdown()  # after what was asked of it
+        if flush_mode == "ack":
+            assert begun == []
+            return
+        assert {thread for thread, _ in begun} == {"penstock-sync-0"}
+        first, second, anew = (piece for _, piece in begun)
+        assert (first.start, first.stop) == (0, second.start)
+        assert size - 1_000_000 < second.stop < size
+        assert anew.start < 50_000 < anew.stop < log.size_bytes
+        assert {piece.stop % 65_536 for _, piece in begun} == {0}
 
     asyncio.run(live())
 

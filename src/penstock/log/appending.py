@@ -305,12 +305,17 @@ def roll_segment(log: "PartitionLog", segment: Segment, now_ms: int) -> Segment:
 
 
 def flush_indexes(log: "PartitionLog", segment: Segment) -> None:
-    """Moves index entries from memory to the files. On a full disk they simply stay in memory."""
+    """Moves index entries from memory to the files. On a full disk they simply stay in memory.
+
+    It comes every few megabytes of small batches, which is the right time to have those written, too."""
+    directory = log.directory
     try:
-        segment.flush_indexes(log.directory.disk, log.directory.cache)
+        segment.flush_indexes(directory.disk, directory.cache)
     except OSError as error:
         if error.errno not in NO_SPACE_ERRORS:
-            log.directory.fail(error)
+            directory.fail(error)
+    if directory.commit is not None and log.config.flush_mode != "ack":
+        directory.commit.write_back(segment)
 
 
 def _write_failed(log: "PartitionLog", segment: Segment | None, error: OSError) -> Refusal:

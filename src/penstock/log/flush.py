@@ -13,9 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.log.disk import OsDisk
+from penstock.log.segment import Segment
 from penstock.log.sync import SyncPlan
+from penstock.log.write_back import ALIGNMENT, IS_SUPPORTED, begin_write_back
 from penstock.model.lanes import IoPool
-from penstock.model.ports import Disk
+from penstock.model.ports import Disk, DiskFile
 
 if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
@@ -82,6 +84,15 @@ class GroupCommit:
         """Sync `log` within `delay_ms` (`flush.mode` = interval)."""
         if log not in self._deferred and not self._stopped:
             self._deferred[log] = self._loop.call_later(delay_ms / 1000, self._due, log)
+
+    def write_back(self, segment: Segment) -> None:
+        """The kernel may begin to write what was appended to `segment`; nobody waits for it (`flush.mode` = os)."""
+        if self._lane is None or not IS_SUPPORTED or segment.file is None or self._stopped:
+            return
+        piece = range(segment.begun_bytes, segment.size_bytes // ALIGNMENT * ALIGNMENT)
+        if piece:
+            segment.begun_bytes = piece.stop
+            self._lane.run(self._loop, partial(_write_back, segment.file, piece), _no_matter)
 
     async def drain(self) -> None:
         """Returns when nothing is queued or running."""
@@ -171,3 +182,11 @@ def _run_plans(plans: list[SyncPlan], disk: Disk) -> OSError | None:
             if not plan.log.is_deleted:  # a deleted partition's files may be gone
                 return error
     return None
+
+
+def _write_back(file: DiskFile, piece: range) -> None:
+    begin_write_back(file.fileno(), piece)
+
+
+def _no_matter(_: OSError | None) -> None:
+    """Whether it was begun: the kernel writes it anyway, later."""

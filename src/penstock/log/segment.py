@@ -31,6 +31,7 @@ class Segment:
     __slots__ = (
         "aborted",
         "base_offset",
+        "begun_bytes",
         "bytes_since_index",
         "created_ms",
         "dirty",
@@ -63,6 +64,8 @@ class Segment:
         self.aborted: list[AbortedTransaction] | None = None
         """What its transaction index holds, once somebody has looked."""
         self.bytes_since_index = 0
+        self.begun_bytes = size_bytes
+        """How far the kernel was asked to write the file; see `write_back`."""
         self.first_timestamp = NO_TIMESTAMP
         """Max timestamp of the first batch: rolling by time counts from it."""
         self.max_timestamp = NO_TIMESTAMP

@@ -125,6 +125,7 @@ def _truncate_segment(log: "PartitionLog", segment: Segment, position: int, end_
     file.truncate(position)
     file.sync()  # what was below `offset` counts as synced, so what lay behind it must not come back
     segment.size_bytes = position
+    segment.begun_bytes = min(segment.begun_bytes, position)
     segment.dirty = False
     segment.marks = None
     segment.is_full = False
