@@ -211,18 +211,23 @@ class PartitionTable:
             if partition.log.directory is directory:
                 self.take_offline(partition, refusal)
 
-    def close(self, topic_id: bytes, index: int) -> Partition | None:
-        """Forgets a partition that this broker has no replica of any more; the one that was open, if it was."""
-        self._offline.pop((topic_id, index), None)
-        partition = self._replicas.get((topic_id, index))
-        if partition is not None:
-            self._close(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return partition
+    def close_replica(self, topic_id: bytes, index: int) -> None:
+        """Forgets a partition that this broker has no replica of any more: others have, so whoever waits looks for
+        them."""
+        self._forget(topic_id, index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def close_topic(self, topic: TopicImage) -> list[Partition]:
         """Forgets a deleted topic; whoever waits on it is told. Returns the partitions that were open."""
-        closed = [self.close(topic.id, index) for index in range(len(topic.partitions))]
+        gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        closed = [self._forget(topic.id, index, gone) for index in range(len(topic.partitions))]
         return [partition for partition in closed if partition is not None]
+
+    def _forget(self, topic_id: bytes, index: int, told: ErrorCode) -> Partition | None:
+        self._offline.pop((topic_id, index), None)
+        partition = self._replicas.get((topic_id, index))
+        if partition is not None:
+            self._close(partition, told)
+        return partition
 
     def _close(self, partition: Partition, error: ErrorCode) -> None:
         self._replicas.pop((partition.topic_id, partition.index), None)

@@ -97,7 +97,7 @@ class ReplicaChanges:
         if old is None or self._node_id not in old.replicas:
             return
         self._to_open.pop((topic_id, index), None)
-        self._table.close(topic_id, index)
+        self._table.close_replica(topic_id, index)
         logs = self._broker.logs
         opened = logs.get(topic, index)
         if opened is not None and opened.topic_id == topic_id:
