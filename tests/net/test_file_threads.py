@@ -1,4 +1,5 @@
-"""File ranges that leave through threads: large ones, ones that are not in memory, and every way they can end."""
+"""File ranges on their way out: large ones, ones that are not in memory and leave through threads, and every way
+they can end."""
 
 import asyncio
 import os
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.net import file_threads, outbox
+from penstock.net import outbox
 from penstock.net.connection import Connection
 from penstock.net.file_threads import FileRange, send_range
 from penstock.net.server import Server
@@ -64,19 +65,49 @@ def test_what_is_not_in_memory_is_never_read_on_the_loop(tmp_path: Path, monkeyp
     ranges = Ranges(tmp_path / "segment", (SMALL, LARGE, SMALL))
     loop_thread = threading.current_thread()
 
-    def send(*arguments: Any, **options: Any) -> int:
+    def send(*arguments: Any) -> int:
         assert threading.current_thread() is not loop_thread
-        return send_range(*arguments, **options)
+        return send_range(*arguments)
 
     monkeypatch.setattr(outbox, "is_cached", lambda *_: False)
     monkeypatch.setattr(outbox, "read_cached", lambda *_: None)
-    monkeypatch.setattr(file_threads, "send_range", send)
+    monkeypatch.setattr(outbox, "send_range", send)
 
     async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
         reader, writer = await connect()
         writer.write(framed(b"go"))
         assert await read_frame(reader) == ranges.expected()
         assert "penstock-disk-0" in {thread.name for thread in threading.enumerate()}
+
+    run(scenario, handler=ranges)
+
+
+def test_a_large_answer_does_not_hold_up_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast its client reads: after a MB or so the loop turns to whoever else has something to do."""
+    ranges = Ranges(tmp_path / "segment", (LARGE,) * 18)
+    turns = 0
+    in_one_turn: list[tuple[int, int]] = []
+    sendfile = os.sendfile
+
+    def watched(socket_fd: int, file_fd: int, position: int, length: int) -> int:
+        sent = sendfile(socket_fd, file_fd, position, length)
+        in_one_turn.append((turns, sent))
+        return sent
+
+    monkeypatch.setattr(os, "sendfile", watched)
+
+    async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
+        nonlocal turns
+        reader, writer = await connect()
+        writer.write(framed(b"go"))
+        answer = asyncio.ensure_future(read_frame(reader))
+        while not answer.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert answer.result() == ranges.expected()
+        most = max(sum(sent for turn, sent in in_one_turn if turn == each) for each, _ in in_one_turn)
+        assert most < 2_200_000
+        assert sum(sent for _, sent in in_one_turn) == 18 * LARGE
 
     run(scenario, handler=ranges)
 
@@ -112,13 +143,14 @@ def test_a_descriptor_stays_open_while_a_thread_sends_to_it(tmp_path: Path, monk
     begun, go_on = threading.Event(), threading.Event()
     descriptors: list[int] = []
 
-    def send(socket_fd: int, *arguments: Any, **options: Any) -> int:
+    def send(socket_fd: int, *arguments: Any) -> int:
         descriptors.append(socket_fd)
         begun.set()
         assert go_on.wait(15)
-        return send_range(socket_fd, *arguments, **options)
+        return send_range(socket_fd, *arguments)
 
-    monkeypatch.setattr(file_threads, "send_range", send)
+    monkeypatch.setattr(outbox, "is_cached", lambda *_: False)
+    monkeypatch.setattr(outbox, "send_range", send)
 
     async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
         _, writer = await connect()
@@ -140,9 +172,9 @@ def is_open(descriptor: int) -> bool:
     return True
 
 
-def test_threads_end_with_the_server(tmp_path: Path) -> None:
+def test_threads_end_with_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranges = Ranges(tmp_path / "segment", (LARGE,))
-
+    monkeypatch.setattr(outbox, "is_cached", lambda *_: False)
     others = set(threading.enumerate())  # of brokers that other tests share
 
     async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
@@ -150,7 +182,7 @@ def test_threads_end_with_the_server(tmp_path: Path) -> None:
         writer.write(framed(b"go"))
         await read_frame(reader)
         mine = [
-            each for each in threading.enumerate() if each.name.startswith("penstock-memory") and each not in others
+            each for each in threading.enumerate() if each.name.startswith("penstock-disk") and each not in others
         ]
         assert len(mine) == 1  # as much as was under way at a time
         await server.close()

@@ -20,5 +20,5 @@ class NetLimits(NamedTuple):
     # -1 leaves it to the system, which adapts them to each connection.
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
-    # Threads that move log data to sockets, for what is in memory and as many for what is not.
+    # Threads that move log data which is not in memory from the disk to sockets.
     file_threads: int = 3

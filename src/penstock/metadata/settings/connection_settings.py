@@ -160,7 +160,7 @@ class ConnectionSettings(Struct, frozen=True, kw_only=True):
     num_network_threads: Annotated[
         int,
         Int(
-            "Threads that move log data to sockets: so many for what is in memory, as many for what is not.",
+            "Threads that move log data which is not in memory from the disk to sockets.",
             at_least=1,
             at_most=64,
         ),
