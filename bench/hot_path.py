@@ -112,13 +112,15 @@ class Client:
     def __init__(self, broker: Broker) -> None:
         server = broker.node._server
         self._wire = Wire()
+        self._shared = server.shared
         self._connection = Connection(server.shared, server, "PLAINTEXT")
         self._connection.connection_made(self._wire)
 
     def receive(self, frame: bytes) -> None:
-        """What happens when these bytes arrive."""
+        """What happens when these bytes arrive, and at the end of that turn of the loop."""
         self._connection.get_buffer(-1)[: len(frame)] = frame
         self._connection.buffer_updated(len(frame))
+        self._shared.send_all()
 
     def answer(self) -> bytes:
         found = self._wire.there.recv(1 << 20)

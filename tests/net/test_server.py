@@ -147,7 +147,7 @@ def test_answers_leave_in_request_order():
 
 
 def test_answers_that_become_ready_together_leave_together(monkeypatch: pytest.MonkeyPatch):
-    """Also while more are owed; a client that is owed one only gets it at once."""
+    """At the end of the loop's turn, whether or not more are owed."""
     sends: list[int] = []
     send = Outbox.send
 
@@ -170,16 +170,47 @@ def test_answers_that_become_ready_together_leave_together(monkeypatch: pytest.M
         assert sends == [5]
         reply, body = recorder.replies[5]
         reply.send([framed(body)])
+        assert sends == [5]
+        assert await read_frame(reader) == b"5"
         assert sends == [5, 1]
         writer.write(framed(b"a") + framed(b"b"))
         await until(lambda: len(recorder.replies) == 8)
         recorder.replies[6][0].send([framed(b"a")])
         for connection in server.connections():
             connection.close()  # what is answered leaves all the same
-        assert await read_frame(reader) == b"5"
         assert await read_frame(reader) == b"a"
 
     run(scenario)
+
+
+def test_nobody_is_answered_before_everything_that_has_arrived_is_handled(monkeypatch: pytest.MonkeyPatch):
+    """A client that is woken in between would take the processor from whoever handles the rest."""
+    order: list[str] = []
+    send = Outbox.send
+
+    def counted(self: Outbox, parts: Any) -> None:
+        order.append("answer")
+        send(self, parts)
+
+    monkeypatch.setattr(Outbox, "send", counted)
+
+    class Echo(Recorder):
+        def frame_received(self, connection: Connection, frame: memoryview) -> None:
+            order.append("request")
+            super().frame_received(connection, frame)
+
+    async def scenario(server: Server, _: Recorder, connect: Callable[[], Awaitable[Client]]) -> None:
+        clients = [await connect() for _ in range(5)]
+        await until(lambda: len(list(server.connections())) == 5)
+        for connection in server.connections():
+            connection.get_buffer(-1)[:5] = framed(b"x")
+            connection.buffer_updated(5)
+        assert order == ["request"] * 5
+        for reader, _ in clients:
+            assert await read_frame(reader) == b"x"
+        assert order == ["request"] * 5 + ["answer"] * 5
+
+    run(scenario, handler=Echo())
 
 
 def test_skipped_answers_leave_no_trace():

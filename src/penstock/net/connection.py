@@ -50,6 +50,24 @@ class SharedState:
         self.complaints = Complaints(log)
         self.file_threads = FileThreads(limits.file_threads)
         self.next_connection_number = itertools.count(1).__next__
+        self._with_answers: list[Connection] = []
+
+    def send_soon(self, connection: "Connection") -> None:
+        """Its answers leave when everything that has arrived is handled, at the end of this turn of the loop.
+
+        So do everybody's, one behind the other: sent at once, each would wake a client that sleeps, which is most of
+        what a send costs. Measured with one request in flight on each of 100 connections from one process: 23,800
+        requests per second before, 33,500 so, for 42 and 30 µs of CPU; one connection alone pays 3 µs."""
+        waiting = self._with_answers
+        waiting.append(connection)
+        if len(waiting) == 1:
+            asyncio.get_running_loop().call_soon(self.send_all)
+
+    def send_all(self) -> None:
+        """The end of a turn."""
+        waiting, self._with_answers = self._with_answers, []
+        for connection in waiting:
+            connection._send_answers()
 
 
 class Reply:
@@ -99,9 +117,9 @@ class Connection(asyncio.BufferedProtocol):
         self._announced = 0  # how long the frame will be in the end
         self._backlog = b""
         self._reading = True
-        self._corked = False
-        self._corked_parts: list[Part] = []
-        self._flush_is_due = False
+        self._handling = False
+        self._answers: list[Part] = []  # ready, in order, to leave at the end of this turn of the loop
+        self._will_send = False
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
 
@@ -156,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         self.reads += 1
-        self._corked = True
+        self._handling = True
         if self._partial is not None:
             self._filled += count
             self._continue_partial(self._partial)
@@ -164,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
             end = len(self._head) + count
             self._head = b""
             self._consume(self._shared.scratch[:end])
-        self._uncork()
+        self._handling = False
 
     def eof_received(self) -> bool:
         return False
@@ -263,13 +281,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _retry_backlog(self) -> None:
         """Takes up reading where a limit stopped it: first what had already arrived."""
-        if self.closed or self._corked:
+        if self.closed or self._handling:
             return
         backlog, self._backlog = self._backlog, b""
         if backlog:
-            self._corked = True
+            self._handling = True
             self._consume(memoryview(bytearray(backlog)))
-            self._uncork()
+            self._handling = False
         if not self._backlog and not self._reading and self._transport is not None and not self.closed:
             self._reading = True
             self._transport.resume_reading()
@@ -288,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
         pending = self._pending
         if self.closed or pending[0] is not reply:
             return
-        parts = self._corked_parts
+        parts = self._answers
         answered = 0
         done: Reply | None = reply
         while done is not None and done._parts is not None:
@@ -302,34 +320,23 @@ class Connection(asyncio.BufferedProtocol):
             memory.release(answered)
         else:  # the rule; a call less for every request
             memory.used_bytes -= answered
-        if self._corked:
-            return
-        if not pending:
-            self._flush()
-        elif not self._flush_is_due:
-            # A client with several requests under way mostly gets several answers at a time, say when a follower has
-            # acknowledged their records: they leave together, at the end of this turn of the loop.
-            self._flush_is_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        if not self._will_send:
+            self._will_send = True
+            self._shared.send_soon(self)
 
-    def _flush(self) -> None:
-        self._flush_is_due = False
-        if self._corked or self.closed:
+    def _send_answers(self) -> None:
+        self._will_send = False
+        if self.closed:
             return
-        self._uncork()
+        parts = self._answers
+        if parts and self._outbox is not None:
+            self._answers = []
+            self._outbox.send(parts)
         if not self._reading and not self._must_wait():
             self._retry_backlog()
 
-    def _uncork(self) -> None:
-        """Answers that became ready while one arrival was handled leave in one system call."""
-        self._corked = False
-        parts = self._corked_parts
-        if parts and self._outbox is not None and not self.closed:
-            self._corked_parts = []
-            self._outbox.send(parts)
-
     def _on_drained(self) -> None:
-        if not self._reading and not self._corked and not self._must_wait():
+        if not self._reading and not self._handling and not self._must_wait():
             self._retry_backlog()
 
     def _on_broken(self, error: OSError) -> None:
@@ -343,6 +350,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def queued_bytes(self) -> int:
+        """What waits for its client to take it."""
         return self._outbox.queued_bytes if self._outbox is not None else 0
 
     @property
@@ -368,6 +376,5 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         if self._transport is not None and not self.closed:
-            if not self._corked:
-                self._uncork()
+            self._send_answers()
             self._transport.close()

@@ -122,7 +122,7 @@ class Outbox:
                 if sent is None:
                     head = items[0]
                     assert isinstance(head, FileRange)
-                    sent = self._send_file(sock, head)
+                    sent = self._send_file(sock, head, enough - self.sent_bytes)
                 if not sent:
                     break
         except (BlockingIOError, InterruptedError):
@@ -160,7 +160,7 @@ class Outbox:
         sent = sock.send(run[0], flags)
         return self._took_all(sent) if sent == len(run[0]) else self._take(sent) > 0
 
-    def _send_file(self, sock: socket.socket, head: FileRange) -> bool:
+    def _send_file(self, sock: socket.socket, head: FileRange, most: int) -> bool:
         file, position, length = head
         fileno = file.fileno()
         if fileno < 0:
@@ -168,13 +168,13 @@ class Outbox:
             self._replace_head(head, len(data))
             self._items.appendleft(data)
             return True
-        at_once = min(length, _TURN)
-        if not is_cached(file, position, at_once):
+        most = min(length, most)
+        if not is_cached(file, position, most):
             self._moving = True
             send = partial(send_range, sock.fileno(), file, position, length)
             self._threads.run(self._loop, send, partial(self._moved, sock))
             return False
-        sent = os.sendfile(sock.fileno(), fileno, position, at_once)
+        sent = os.sendfile(sock.fileno(), fileno, position, most)
         if sent == 0:
             raise file_ended(length)
         return self._took_all(sent) if sent == length else self._take(sent) > 0
