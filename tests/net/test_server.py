@@ -213,6 +213,30 @@ def test_nobody_is_answered_before_everything_that_has_arrived_is_handled(monkey
     run(scenario, handler=Echo())
 
 
+def test_many_large_answers_to_one_arrival_are_held_back():
+    """A thousand small requests fit into one read; their answers must not all be held at once."""
+    answer = framed(bytes(100_000))
+
+    class Generous(Recorder):
+        def frame_received(self, connection: Connection, frame: memoryview) -> None:
+            self.frames.append(bytes(frame))
+            connection.begin_reply(len(frame)).send([answer])
+
+    async def scenario(server: Server, generous: Generous, connect: Callable[[], Awaitable[Client]]) -> None:
+        reader, writer = await connect()
+        await until(lambda: len(list(server.connections())) == 1)
+        (connection,) = server.connections()
+        connection.get_buffer(-1)[:5_000] = framed(b"x") * 1_000
+        connection.buffer_updated(5_000)
+        assert len(generous.frames) < 300, "32 MB for a client that has read nothing"
+        for _ in range(1_000):
+            assert len(await read_frame(reader)) == 100_000
+        assert len(generous.frames) == 1_000
+        writer.close()
+
+    run(scenario, handler=Generous())
+
+
 def test_skipped_answers_leave_no_trace():
     recorder = Recorder(hold=True)
 

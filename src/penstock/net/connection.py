@@ -26,6 +26,8 @@ log = logging.getLogger("penstock.net")
 
 _SIZE = struct.Struct(">i")
 _SCRATCH_BYTES = 64 * 1024  # what of a large frame arrives here is copied once more, so not larger
+# With more parts of answers than this, what has arrived is not handled further before they are with the outbox.
+_MOST_ANSWER_PARTS = 64
 # A frame that claims to be larger than this gets its memory as its bytes arrive, not on its word alone.
 _TRUSTED_BYTES = 4 * 1024 * 1024
 
@@ -216,6 +218,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._begin_partial(size, data[start:])
                 return
             self._handle_frame(self, data[start:position])
+            if len(self._answers) > _MOST_ANSWER_PARTS:
+                self._send_answers()  # the outbox counts what it holds: who asks for more than it reads has to wait
 
     def _begin_partial(self, size: int, beginning: memoryview) -> None:
         trusted = min(size, _TRUSTED_BYTES)
