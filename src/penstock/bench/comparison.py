@@ -17,6 +17,7 @@ from pathlib import Path
 
 from penstock.bench import artifacts
 from penstock.bench.deadline import time_limit
+from penstock.bench.disk_rest import wait_for_disk
 from penstock.bench.meter import Values
 from penstock.bench.nats import NatsSubject
 from penstock.bench.processes import allow_many_files
@@ -200,6 +201,8 @@ class Comparison:
         if workload.load in self.report.missing:
             row.left_out[subject.name] = self.report.missing[workload.load]
             return f"left out: {row.left_out[subject.name]}"
+        if workload.setup.flush == "sync":  # nobody's syncs are to wait behind what was deleted for the one before
+            wait_for_disk(self._root, quiet_s=1.0, patience_s=30.0)
         try:
             with time_limit(self._step_seconds):
                 values: Values = workload.run(subject, self._scale, self._kafka)
