@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test test-differential check soak sim bench bench-parts bench-pipeline generate clean
+.PHONY: run test test-differential check soak sim bench bench-page bench-parts bench-pipeline generate clean
 
 run: $(VENV)/.installed-run
 	$(BIN)/penstock up
@@ -32,6 +32,11 @@ sim: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/penstock bench compare --json docs/performance.json --markdown docs/performance.md \
 	  --headlines README.md --charts docs/charts
+
+# The blocks that `make bench` does not write: what parts cost, cores, scale, and the service levels.
+bench-page: $(STAMP)
+	$(BIN)/python -m bench.page README.md broker
+	$(BIN)/python -m bench.page docs/performance.md cores cluster scale service_levels
 
 bench-parts: $(STAMP)
 	$(BIN)/python -m bench.broker

@@ -2,7 +2,8 @@
 
     make bench-parts      # or: python -m bench.broker --json
 
-Budgets in brackets are what Penstock holds itself to on a 2-core machine.
+Budgets in brackets are what Penstock holds itself to on a 2-core machine. `make bench-page` writes what this
+prints into the README.
 """
 
 import argparse
@@ -112,13 +113,32 @@ def measure_partitions(data: Path, count: int, results: dict[str, float]) -> Non
     with MeasuredBroker(data, {}) as broker:
         client = load.RawClient(broker.port)
         before = broker.rss_bytes()
-        results[f"create_{count}_partitions_s"] = load.create_topic(client, "wide", count)
-        results[f"idle_{count}_partitions_mb"] = (broker.rss_bytes() - before) / 1e6
+        results["create_partitions_s"] = load.create_topic(client, "wide", count)
+        results["idle_partitions_mb"] = (broker.rss_bytes() - before) / 1e6
     with MeasuredBroker(data, {}) as broker:
-        results[f"start_seconds_{count}_partitions"] = broker.start_seconds
-        results[f"rss_mb_{count}_partitions_after_restart"] = broker.rss_bytes() / 1e6
+        results["start_seconds_partitions"] = broker.start_seconds
+        results["rss_mb_partitions_after_restart"] = broker.rss_bytes() / 1e6
 
 
+WORDS = {
+    "start_seconds": "`penstock up` to ready, s",
+    "idle_rss_mb": "memory of an idle broker, MB",
+    "machine_write_cpu_s_per_gb": "the kernel alone, to write: CPU-s per GB",
+    "machine_receive_cpu_s_per_gb": "the kernel alone, to receive: CPU-s per GB",
+    "produce_cpu_s_per_gb": "produce, 1 KB records in 1 MB batches, flush.mode=os: CPU-s per GB",
+    "fetch_cpu_s_per_gb": "fetch of the same: CPU-s per GB",
+    "peak_rss_mb": "peak memory meanwhile, MB",
+    "tiny_produce_cpu_us": "produce, one small batch per request, flush.mode=os: CPU-µs per request",
+    "produce_p50_ms_flush_os": "latency of that, one at a time, flush.mode=os: p50 ms",
+    "produce_p99_ms_flush_os": "latency of that, one at a time, flush.mode=os: p99 ms",
+    "produce_p50_ms_flush_ack": "the same, fsynced (flush.mode=ack, the default): p50 ms",
+    "produce_p99_ms_flush_ack": "the same, fsynced (flush.mode=ack, the default): p99 ms",
+    "create_partitions_s": "creating {partitions:,} partitions, s",
+    "idle_partitions_mb": "memory they add, MB",
+    "start_seconds_partitions": "start with them, s",
+    "rss_mb_partitions_after_restart": "memory after that start, MB",
+}
+"""How the table names what the JSON calls by its key."""
 BUDGETS = {
     "produce_cpu_s_per_gb": 1.0,
     "fetch_cpu_s_per_gb": 0.7,
@@ -126,6 +146,15 @@ BUDGETS = {
     "start_seconds": 0.5,
     "idle_rss_mb": 80,
 }
+
+
+def table(results: dict[str, float], partitions: int) -> list[str]:
+    """A line for each, in the order in which they were measured."""
+    lines = []
+    for key, value in results.items():
+        budget = f"  [{BUDGETS[key]}]" if key in BUDGETS else ""
+        lines.append(f"{WORDS[key].format(partitions=partitions):74} {value:8.3f}{budget}")
+    return lines
 
 
 def main() -> None:
@@ -150,11 +179,10 @@ def main() -> None:
         say(f"{options.partitions} idle partitions …")
         measure_partitions(root / "wide", options.partitions, results)
     if options.json:
-        print(json.dumps({key: round(value, 4) for key, value in results.items()}, indent=2))
+        rounded = {key: round(value, 4) for key, value in results.items()}
+        print(json.dumps({"partitions": options.partitions, **rounded}, indent=2))
         return
-    for key, value in results.items():
-        budget = f"  [{BUDGETS[key]}]" if key in BUDGETS else ""
-        print(f"{key:42} {value:10.3f}{budget}")
+    print("\n".join(table(results, options.partitions)))
 
 
 if __name__ == "__main__":

@@ -30,3 +30,15 @@ def test_a_benchmark_that_does_not_exist_fails(tmp_path, monkeypatch, capfd):
     assert page.main() == 1
     assert there.read_text() == "as it was"
     assert "printed nothing" in capfd.readouterr().err
+
+
+def test_what_one_broker_costs_is_told_in_words(tmp_path, monkeypatch):
+    """The real benchmark, small, as `make bench-page` runs it."""
+    there = tmp_path / "page.md"
+    there.write_text("# Costs\n")
+    monkeypatch.setattr(sys, "argv", ["page", str(there), "broker --gigabytes 0.01 --requests 50 --partitions 1000"])
+    assert page.main() == 0
+    told = there.read_text()
+    assert "flush.mode=os: CPU-s per GB" in told
+    assert "creating 1,000 partitions, s" in told
+    assert "  [0.5]" in told
