@@ -42,7 +42,7 @@ def row(report: Report, name: str) -> Row:
 
 def test_a_tiny_comparison_of_penstock_alone(tmp_path: Path):
     """One failure costs its own row and nothing else."""
-    names = {"produce-1kb-16kb", "fetch-cold", "rate-1000", "librdkafka-produce-1kb"}
+    names = {"produce-1kb-16kb", "fetch-cold", "fetch-tail", "fetch-tail-50", "rate-1000", "librdkafka-produce-1kb"}
     report = compare(names, tmp_path, Broken("broken", "", ONE), subjects=["penstock"])
     assert row(report, "broken").left_out == {"penstock": "failed: it broke"}
     for name in names:
@@ -50,7 +50,8 @@ def test_a_tiny_comparison_of_penstock_alone(tmp_path: Path):
         [values] = row(report, name).measurements["penstock"]
         assert values["mb_per_s"] > 0
         assert values["peak_rss_mb"] > 10
-    assert row(report, "rate-1000").measurements["penstock"][0]["p99_ms"] > 0
+    for name in ("rate-1000", "fetch-tail", "fetch-tail-50"):
+        assert row(report, name).measurements["penstock"][0]["p99_ms"] > 0
     assert row(report, "produce-1kb-16kb").measurements["penstock"][0]["disk_bytes_per_byte"] > 1
     assert 0 < row(report, "start-1-os").measurements["penstock"][0]["start_s"] < 60
 
@@ -63,12 +64,21 @@ def test_a_tiny_comparison_with_kafka_and_nats(tmp_path: Path):
             obtain(print)
         except artifacts.Unavailable as reason:
             pytest.skip(str(reason))
-    names = {"produce-1kb-16kb", "produce-lz4", "fetch-16kb", "rate-1000", "java-produce-1kb", "java-consume"}
-    names |= {"java-end-to-end", "librdkafka-consume", "librdkafka-rate", "sync-single", "rf3-16kb"}
+    names = {"produce-1kb-16kb", "produce-lz4", "fetch-16kb", "fetch-tail", "rate-1000", "java-produce-1kb"}
+    names |= {
+        "java-consume",
+        "connections-100",
+        "java-end-to-end",
+        "librdkafka-consume",
+        "librdkafka-rate",
+        "sync-single",
+        "rf3-16kb",
+    }
     report = compare(names, tmp_path)
     for name in names:
         assert {"penstock", "kafka"} <= row(report, name).measurements.keys(), row(report, name).left_out
-    assert "nats" in row(report, "rate-1000").measurements
+    for name in ("connections-100", "fetch-tail", "rate-1000"):
+        assert "nats" in row(report, name).measurements, row(report, name).left_out
     assert row(report, "produce-lz4").left_out == {"nats": "no compression in the client protocol"}
 
 

@@ -8,7 +8,7 @@ from penstock.bench.client_workloads import (
     LibrdkafkaProduce,
     LibrdkafkaRate,
 )
-from penstock.bench.raw_workloads import RawFetch, RawProduce, RawRate, Shape
+from penstock.bench.raw_workloads import RawFetch, RawProduce, RawRate, RawTail, Shape
 from penstock.bench.subjects import Setup
 from penstock.bench.workload import Workload
 from penstock.records.compression import Codec
@@ -18,6 +18,7 @@ THREE, THREE_SYNC = Setup(3, "os"), Setup(3, "sync")
 SETUPS = (ONE, ONE_SYNC, THREE, THREE_SYNC)
 
 LARGE_BYTES, SMALL_BYTES = 1_000_000, 16_384
+TAIL_MB_PER_S = 50
 SIZES = {"100b": (100, "100 B"), "1kb": (1_000, "1 KB"), "10kb": (10_000, "10 KB")}
 
 
@@ -89,6 +90,14 @@ def _fetch() -> list[Workload]:
         RawFetch("fetch-large", "fetch 1 MB batches, in the page cache", ONE, LARGE_BYTES, quick=True),
         RawFetch("fetch-16kb", "fetch 16 KB batches, in the page cache", ONE, SMALL_BYTES, quick=True),
         RawFetch("fetch-cold", "fetch 16 KB batches, cold log", ONE, SMALL_BYTES, cold=True, quick=True),
+        RawTail("fetch-tail", "fetch 16 KB batches at the tail while they are produced, acks=1", ONE, SMALL_BYTES),
+        RawTail(
+            f"fetch-tail-{TAIL_MB_PER_S}",
+            f"fetch 16 KB batches at the tail, produced at {TAIL_MB_PER_S} MB/s, acks=1",
+            ONE,
+            SMALL_BYTES,
+            TAIL_MB_PER_S,
+        ),
     ]
 
 

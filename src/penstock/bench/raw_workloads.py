@@ -10,6 +10,7 @@ from penstock.bench.loads.connection import make_batch
 from penstock.bench.loads.raw_fetch import Reader, read
 from penstock.bench.loads.raw_produce import close_lanes, open_lanes, pump
 from penstock.bench.loads.raw_rate import RateRun
+from penstock.bench.loads.raw_tail import TailRun
 from penstock.bench.meter import Meter, Values, latency_values
 from penstock.bench.nats import NatsClient, NatsSubject
 from penstock.bench.processes import evict_from_page_cache
@@ -89,7 +90,9 @@ class RawProduce(Workload):
         if shape.codec:
             raise LeftOut("no compression in the client protocol")
         if self.family == "many":
-            raise LeftOut("no partitions")
+            if shape.window > 1:
+                raise LeftOut("no partitions")
+            return self._run_nats_connections(subject, scale)
         per_batch = max(1, shape.batch_bytes // shape.record_bytes)
         window = min(_NATS_IN_FLIGHT, shape.connections * shape.window * per_batch)
         most = max(1, int(scale.max_bytes / subject.setup.brokers / shape.record_bytes))
@@ -107,6 +110,23 @@ class RawProduce(Workload):
                 records=records, record_bytes=shape.record_bytes, requests=records, latencies_s=latencies
             )
             return values | disk_values(subject, stream, (warm + records) * shape.record_bytes)
+
+    def _run_nats_connections(self, subject: NatsSubject, scale: Scale) -> Values:
+        """One record in flight on each of many connections, to one stream; they are there before it counts."""
+        size = self.shape.record_bytes
+        most = max(1, int(scale.max_bytes / size))
+        port = subject.ports[0]
+        with scratch_stream(subject) as stream:
+            publishers = nats_load.Publishers(port, stream, size, self.shape.connections)
+            warm, _ = publishers.run(seconds=scale.warm_seconds, messages=-(-most // 4))
+            with Meter(subject) as meter:
+                records, latencies = publishers.run(seconds=scale.seconds, messages=most)
+            publishers.close()
+            client = NatsClient(port)
+            check_arrived(client.count_messages(stream), warm + records)
+            client.close()
+            values = meter.values(records=records, record_bytes=size, requests=records, latencies_s=latencies)
+            return values | disk_values(subject, stream, (warm + records) * size)
 
 
 class RawFetch(Workload):
@@ -163,6 +183,53 @@ class RawFetch(Workload):
             return meter.values(records=records, record_bytes=self.record_bytes)
 
 
+class RawTail(Workload):
+    """Consumers at the end of the log, reading what producers write meanwhile: as fast as the broker takes it, or so
+    many MB per second. Percentiles are of a batch, from sent (at a rate: due) to consumed."""
+
+    load = RAW
+    family = "fetch"
+    partitions = 4
+    window = 5
+    record_bytes = 1_000
+
+    def __init__(self, name: str, title: str, setup: Setup, batch_bytes: int, mb_per_s: float = 0.0) -> None:
+        super().__init__(name, title, setup)
+        self.batch_bytes = batch_bytes
+        self.mb_per_s = mb_per_s
+        if mb_per_s:
+            self.primary = "p99_ms"
+
+    def run_kafka_wire(self, subject: KafkaWireSubject, scale: Scale, kafka: Kafka | None) -> Values:
+        batch, per_batch = make_batch(self.record_bytes, self.batch_bytes)
+        payload = per_batch * self.record_bytes
+        most = max(1, int(scale.max_bytes / payload))
+        rate = self.mb_per_s * 1e6 / payload
+        with scratch_topic(subject, self.partitions) as (topic, leaders):
+            run = TailRun(leaders, topic, batch, per_batch, acks=1, window=self.window)
+            run.run(scale.warm_seconds, -(-most // 4), rate)
+            with Meter(subject) as meter:
+                latencies = run.run(scale.seconds, most, rate)
+            run.close()
+            check_arrived(topics.count_records(leaders, topic), run.sent * per_batch)
+            return meter.values(
+                records=len(latencies) * per_batch, record_bytes=self.record_bytes, latencies_s=latencies
+            )
+
+    def run_nats(self, subject: NatsSubject, scale: Scale) -> Values:
+        if self.mb_per_s:
+            raise LeftOut("no batches: so many MB would be single messages, about as many as it takes at full speed")
+        most = max(1, int(scale.max_bytes / self.record_bytes))
+        window = min(_NATS_IN_FLIGHT, self.partitions * self.window * (self.batch_bytes // self.record_bytes))
+        with scratch_stream(subject) as stream:
+            run = nats_load.Followed(subject.ports[0], stream, self.record_bytes)
+            run.run(window, seconds=scale.warm_seconds, messages=-(-most // 4))
+            with Meter(subject) as meter:
+                latencies = run.run(window, seconds=scale.seconds, messages=most)
+            run.close()
+            return meter.values(records=len(latencies), record_bytes=self.record_bytes, latencies_s=latencies)
+
+
 class RawRate(Workload):
     """One record per request at a fixed rate, consumed at the same time; percentiles are from due to consumed."""
 
@@ -188,10 +255,11 @@ class RawRate(Workload):
 
     def run_nats(self, subject: NatsSubject, scale: Scale) -> Values:
         with scratch_stream(subject) as stream:
-            port = subject.ports[0]
-            nats_load.run_at_rate(port, stream, self.record_bytes, self.rate, scale.warm_seconds)
+            run = nats_load.Followed(subject.ports[0], stream, self.record_bytes)
+            run.run_at_rate(self.rate, scale.warm_seconds)
             with Meter(subject) as meter:
-                acks, ends = nats_load.run_at_rate(port, stream, self.record_bytes, self.rate, scale.seconds)
+                acks, ends = run.run_at_rate(self.rate, scale.seconds)
+            run.close()
         return self._values(meter, acks, ends)
 
     def _values(self, meter: Meter, acks: list[float], ends: list[float]) -> Values:

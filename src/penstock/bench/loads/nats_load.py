@@ -1,4 +1,5 @@
-"""Load of prepared bytes for JetStream: publish with acknowledgements, pull, and both at a fixed rate.
+"""Load of prepared bytes for JetStream: publish with acknowledgements, from one connection or many, pull, and publish
+and consume together, at a fixed rate or as fast as it goes.
 
 Counts what marks an acknowledgement or the end of a payload in the bytes that come, and parses nothing else.
 """
@@ -96,6 +97,52 @@ def publish(
             return len(latencies), latencies
 
 
+class Publishers:
+    """Many connections with one message in flight on each."""
+
+    def __init__(self, port: int, stream: str, record_bytes: int, connections: int) -> None:
+        self._commands: list[bytes] = []
+        self._streams: list[Stream] = []
+        for number in range(connections):
+            inbox = f"_INBOX.bench.acks.{number}"
+            self._streams.append(Stream(port, inbox, _ACK))
+            self._commands.append(publish_command(stream, record_bytes, inbox))
+
+    def run(self, *, seconds: float, messages: int) -> tuple[int, list[float]]:
+        """So long, and not more than so many; until the last is acknowledged. Returns how many, and each latency."""
+        latencies: list[float] = []
+        sent_at: dict[int, float] = {}
+        numbers = {stream.socket.fileno(): number for number, stream in enumerate(self._streams)}
+        end = time.perf_counter() + seconds
+        left = messages
+        with select.epoll() as poll:
+            for fd, number in numbers.items():
+                poll.register(fd, select.EPOLLIN)
+                if left:
+                    left -= 1
+                    sent_at[fd] = time.perf_counter()
+                    self._streams[number].socket.sendall(self._commands[number])
+            while sent_at:
+                events = poll.poll(_ANSWER_SECONDS)
+                if not events:
+                    raise RuntimeError(f"no answer within {_ANSWER_SECONDS:.0f} s")
+                for fd, _ in events:
+                    number = numbers[fd]
+                    if not self._streams[number].receive():
+                        continue
+                    now = time.perf_counter()
+                    latencies.append(now - sent_at.pop(fd))
+                    if left and now < end:
+                        left -= 1
+                        sent_at[fd] = now
+                        self._streams[number].socket.sendall(self._commands[number])
+        return len(latencies), latencies
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+
+
 def pull(port: int, stream: str, messages: int) -> None:
     """From the beginning until so many came."""
     client = NatsClient(port)
@@ -128,43 +175,83 @@ def pull(port: int, stream: str, messages: int) -> None:
     client.close()
 
 
-def run_at_rate(
-    port: int, stream: str, record_bytes: int, rate: int, seconds: float
-) -> tuple[list[float], list[float]]:
-    """Latencies of the acknowledgements, and from due to consumed; as `raw_rate` does for Kafka's protocol."""
-    client = NatsClient(port)
-    consumer = Stream(port, "bench.pushed", _MARKER)
-    pushed = client.create_consumer(stream, "bench.pushed")
-    skipped, before = 0, client.count_messages(stream)
-    while skipped < before:
-        skipped += consumer.receive()
-    producer = Stream(port, "_INBOX.bench.rate", _ACK)
-    command = publish_command(stream, record_bytes, "_INBOX.bench.rate")
-    total = int(rate * seconds)
-    acks: list[float] = []
-    ends: list[float] = []
-    poll = select.epoll()
-    lists = {producer.socket.fileno(): (producer, acks), consumer.socket.fileno(): (consumer, ends)}
-    for fd in lists:
-        poll.register(fd, select.EPOLLIN)
-    sent = 0
-    begun = time.perf_counter()
-    while len(acks) < total or len(ends) < total:
-        now = time.perf_counter()
-        due = min(total, int((now - begun) * rate))
-        if due > sent:
-            producer.socket.sendall(command * (due - sent))
-            sent = due
-        if now > begun + seconds + _ANSWER_SECONDS:
-            raise RuntimeError(f"{total - len(ends)} of {total} messages were not consumed in time")
-        for fd, _ in poll.poll(0.001 if sent < total else 0.1):
-            connection, latencies = lists[fd]
-            first = len(latencies) + 1
-            count = connection.receive()
-            elapsed = time.perf_counter() - begun
-            latencies.extend([elapsed - number / rate for number in range(first, first + count)])
-    poll.close()
-    client.api(f"CONSUMER.DELETE.{stream}.{pushed}")
-    for each in (producer, consumer, client):
-        each.close()
-    return acks, ends
+class Followed:
+    """A publisher, and a consumer to which the server pushes what was just published."""
+
+    def __init__(self, port: int, stream: str, record_bytes: int) -> None:
+        self._stream = stream
+        self._client = NatsClient(port)
+        self._consumer = Stream(port, "bench.pushed", _MARKER)
+        self._pushed = self._client.create_consumer(stream, "bench.pushed")
+        skipped, before = 0, self._client.count_messages(stream)
+        while skipped < before:
+            skipped += self._consumer.receive()
+        self._producer = Stream(port, "_INBOX.bench.rate", _ACK)
+        self._command = publish_command(stream, record_bytes, "_INBOX.bench.rate")
+
+    def run_at_rate(self, rate: int, seconds: float) -> tuple[list[float], list[float]]:
+        """Latencies of the acknowledgements, and from due to consumed; as `raw_rate` does for Kafka's protocol."""
+        total = int(rate * seconds)
+        acks: list[float] = []
+        ends: list[float] = []
+        producer, consumer = self._producer, self._consumer
+        lists = {producer.socket.fileno(): (producer, acks), consumer.socket.fileno(): (consumer, ends)}
+        sent = 0
+        begun = time.perf_counter()
+        with select.epoll() as poll:
+            for fd in lists:
+                poll.register(fd, select.EPOLLIN)
+            while len(acks) < total or len(ends) < total:
+                now = time.perf_counter()
+                due = min(total, int((now - begun) * rate))
+                if due > sent:
+                    producer.socket.sendall(self._command * (due - sent))
+                    sent = due
+                if now > begun + seconds + _ANSWER_SECONDS:
+                    raise RuntimeError(f"{total - len(ends)} of {total} messages were not consumed in time")
+                for fd, _ in poll.poll(0.001 if sent < total else 0.1):
+                    connection, latencies = lists[fd]
+                    first = len(latencies) + 1
+                    count = connection.receive()
+                    elapsed = time.perf_counter() - begun
+                    latencies.extend([elapsed - number / rate for number in range(first, first + count)])
+        return acks, ends
+
+    def run(self, window: int, *, seconds: float, messages: int) -> list[float]:
+        """So many unacknowledged at any time, so long, and not more than so many; until the last is consumed. Returns
+        the latency of each from sent to consumed; as `raw_tail` does for Kafka's protocol."""
+        block = memoryview(self._command * window)
+        latencies: list[float] = []
+        sent_at: deque[float] = deque()
+        producer = self._producer.socket.fileno()
+        begun = heard_at = time.perf_counter()
+        sent = again = min(window, messages)
+        acked = 0
+        with select.epoll() as poll:
+            for fd in (producer, self._consumer.socket.fileno()):
+                poll.register(fd, select.EPOLLIN)
+            while acked < sent or len(latencies) < sent:
+                if again:
+                    sent_at.extend([time.perf_counter()] * again)
+                    self._producer.socket.sendall(block[: again * len(self._command)])
+                    again = 0
+                for fd, _ in poll.poll(1.0):
+                    if fd == producer:
+                        done = self._producer.receive()
+                        acked += done
+                        heard_at = time.perf_counter()
+                        if heard_at - begun < seconds:
+                            again = min(done, messages - sent)
+                            sent += again
+                    else:
+                        count = self._consumer.receive()
+                        heard_at = time.perf_counter()
+                        latencies += [heard_at - sent_at.popleft() for _ in range(count)]
+                if time.perf_counter() - heard_at > _ANSWER_SECONDS:
+                    raise RuntimeError(f"{sent - len(latencies)} of {sent} messages were not consumed in time")
+        return latencies
+
+    def close(self) -> None:
+        self._client.api(f"CONSUMER.DELETE.{self._stream}.{self._pushed}")
+        for each in (self._producer, self._consumer, self._client):
+            each.close()

@@ -20,9 +20,18 @@ _ANSWER_SECONDS = 60.0
 
 
 class Reader:
-    """One partition from its beginning to its end, and again if wanted."""
+    """One partition from its beginning to its end, and again if wanted; or on from an offset."""
 
-    def __init__(self, port: int, topic: str, partition: int, batch_bytes: int, batch_records: int, end: int) -> None:
+    def __init__(
+        self,
+        port: int,
+        topic: str,
+        partition: int,
+        batch_bytes: int,
+        batch_records: int,
+        end: int,
+        first_offset: int = 0,
+    ) -> None:
         client = RawClient(port)
         self.socket = client.socket
         self.socket.settimeout(_ANSWER_SECONDS)
@@ -33,7 +42,7 @@ class Reader:
         self._end_offset = end
         self._room = memoryview(bytearray(_ROOM_BYTES))
         self._have = 0
-        self._offset = 0
+        self._offset = first_offset
         self._sent_at = 0.0
         self.passes = 0
 

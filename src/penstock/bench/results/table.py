@@ -23,6 +23,7 @@ HEADLINES = (
     "fetch-large",
     "fetch-16kb",
     "fetch-cold",
+    "fetch-tail",
     "rate-1000",
     "java-produce-1kb",
     "sync-16kb",
