@@ -176,6 +176,18 @@ async def count_parked(consumer: Client, producer: Client, fetch: Callable[[int]
     return {name: float(min(each[name] for each in found)) for name in found[0]}
 
 
+async def count_synced(client: Client, frame: bytes) -> Costs:
+    """A record that is answered once it is fsynced: what the loop does for it, before and after; another thread does
+    the fsync. The least of some rounds, as above."""
+    found: list[dict[str, int]] = []
+    for _ in range(_ROUNDS):
+        with Counter() as counter:
+            client.receive(frame)
+            await asyncio.get_running_loop().run_in_executor(None, client.answer)
+        found.append(counter.counts)
+    return {name: float(min(each[name] for each in found)) for name in found[0]}
+
+
 async def _measure(broker: Broker, topics: dict[str, str]) -> dict[str, Costs]:
     client, consumer = Client(broker), Client(broker)
     small, _ = make_batch(100, 1)
@@ -187,6 +199,14 @@ async def _measure(broker: Broker, topics: dict[str, str]) -> dict[str, Costs]:
         frame = produce_frame(frames, topics[name], {0: batch}, 1)
         await _open(client, frame)
         work[name] = count(client.receive, frame, client.answer)
+    name = "produce of 100 bytes, fsynced"
+    frame = produce_frame(frames, topics[name], {0: small}, -1)
+    await _open(client, frame)
+    work[name] = await count_synced(client, frame)
+    name = "fetch of 64 KB"  # above what is copied: sent from the file
+    long, _ = make_batch(1_000, 65_536)
+    await _open(client, produce_frame(frames, topics[name], {0: long}, 1))
+    work[name] = count(client.receive, fetch_frame(frames, topics[name], 0, 0, 1 << 20), client.answer)
     produce = produce_frame(frames, topics["fetch"], {0: small}, 1)
     await _open(client, produce)
     work["fetch of one batch at the end"] = count(
@@ -212,8 +232,9 @@ def measure() -> dict[str, Costs]:
 
 def _measure_requests() -> dict[str, Costs]:
     with Broker({"flush.mode": "os"}) as broker:
-        names = ("produce of 100 bytes", "produce of 16 KB", "fetch")
+        names = ("produce of 100 bytes", "produce of 16 KB", "fetch", "fetch of 64 KB")
         topics = {name: broker.create_topic(f"topic-{number}") for number, name in enumerate(names)}
+        topics["produce of 100 bytes, fsynced"] = broker.create_topic("synced", config={"flush.mode": "ack"})
         return broker.run(_measure(broker, topics))
 
 
