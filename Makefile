@@ -49,6 +49,7 @@ generate: $(STAMP)
 	$(BIN)/python -m penstock.wire.compatibility_page
 	$(BIN)/python -m penstock.metadata.settings_page
 	$(BIN)/python -m penstock.broker.metrics_reference
+	$(BIN)/python -m penstock.cli.docs
 
 $(VENV)/.installed-run: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
