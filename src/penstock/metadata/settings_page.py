@@ -83,7 +83,7 @@ def _default(setting: Setting) -> str:
     text = setting.format(setting.default)
     if text is None:
         return "–"
-    return f"`{_short(text)}`" if text else "empty"
+    return f"`{_short(text)}`" if text else "none"
 
 
 def _limits(setting: Setting) -> str:
@@ -94,7 +94,8 @@ def _meaning(setting: Setting) -> str:
     about = setting.about
     text = about.doc
     if about.kafka_default is not None:
-        text += f" (Kafka's default: `{_short(about.kafka_default)}`.)"
+        theirs = f"`{_short(about.kafka_default)}`" if about.kafka_default else "none"
+        text += f" (Kafka's default: {theirs}.)"
     if about.no_effect:
         text += f" **No effect**: {about.no_effect}."
     return text.replace("|", "\\|")

@@ -16,7 +16,7 @@ from penstock.metadata.settings.setting import (
     Text,
 )
 
-_NO_JITTER = "segments roll at the exact age; one broker has no herd to spread"
+_NO_JITTER = "not built, segments roll at the exact age"
 _ONE_SNAPSHOT = "everything in front of the newest snapshot is deleted at once"
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
@@ -75,8 +75,8 @@ class StorageSettings(ReplicationSettings, frozen=True, kw_only=True):
         str,
         Text(
             "When written counts as written: `ack` after fsync (many batches share one), `interval` at once with an "
-            "fsync every flush.ms or flush.messages, `os` at once with the write-back left to the operating system "
-            "(as Kafka does).",
+            "fsync every flush.ms or flush.messages, `os` at once with the write-back left to the operating system, "
+            "as Kafka does; on Linux it is asked to begin every few MB, which nobody waits for.",
             choices=("ack", "interval", "os"),
             update=CLUSTER_WIDE,
         ),
