@@ -46,15 +46,16 @@ Kafka's own console tools. What they need of a broker beyond single APIs:
 - `flush.mode=ack` is the default: a produce request is answered when its records are fsynced. Kafka answers from the
   page cache; `flush.mode=os` does the same.
 - A topic whose creator names no number gets min(3, number of brokers) replicas, with brokers of one host counted once
-  (Kafka's default: 1). One with three replicas or more gets `min.insync.replicas=2` of its own, unless that setting was
-  chosen for the brokers (Kafka's default: 1).
+  (Kafka's default: 1). One with three replicas or more gets `min.insync.replicas=2` of its own, unless that setting
+  was chosen for the brokers (Kafka's default: 1).
 - A silent broker is fenced after 2.5 s and reports every 0.5 s (`broker.session.timeout.ms`,
-  `broker.heartbeat.interval.ms`; Kafka's defaults are 9 s and 2 s). One whose port refuses connections is fenced at once.
-- A node that its own `controller.quorum.voters` lists becomes a voter by itself when it is none, also after its disk was
-  replaced (`controller.quorum.auto.join.enable`; Kafka's default is off, and there it is for any controller).
-- Elections follow KIP-966 with rules of Penstock's own
-  ([decision 2](decisions/0002-who-may-lead.md)). One of them is the last resort: when every complete replica had an
-  unclean restart, the last known leader leads again once it is back, without being asked, unless its disk is gone.
+  `broker.heartbeat.interval.ms`; Kafka's defaults are 9 s and 2 s). One whose port refuses connections is fenced at
+  once.
+- A node that its own `controller.quorum.voters` lists becomes a voter by itself when it is none, also after its disk
+  was replaced (`controller.quorum.auto.join.enable`; Kafka's default is off, and there it is for any controller).
+- Elections follow KIP-966 with rules of Penstock's own ([decision 2](decisions/0002-who-may-lead.md)). One of them is
+  the last resort: when every complete replica had an unclean restart, the last known leader leads again once it is
+  back, without being asked, unless its disk is gone.
 - Followers whose disk is full say so in Fetch by a tagged field of Penstock's own (tag 10000), which others skip.
 - A partition's directory and files appear with its first record.
 - Index files are written as they grow, not preallocated.
