@@ -106,6 +106,27 @@ def test_half_an_entry_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     assert "half an entry" in caplog.text
 
 
+def test_the_next_entry_takes_the_place_of_half_an_entry() -> None:
+    disk = CrashingDisk()
+    disk.make_dirs("/data")
+    TruncationJournal(disk, "/data").add("a-0", 7)
+    file = disk.open(JOURNAL)
+    file.write_at(file.size(), (b"c-0 1",))
+    again = TruncationJournal(disk, "/data")
+    again.read()
+    again.add("b-0", 3)
+    again.add("b-1", 4)
+    assert TruncationJournal(disk, "/data").read() == {"a-0": 7, "b-0": 3, "b-1": 4}
+
+
+def test_a_damaged_entry_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    disk = CrashingDisk()
+    disk.make_dirs("/data")
+    disk.open(JOURNAL, create=True).write_at(0, (b"a-0 7\nc-0 1b-0 3\nb-0 x\nb-1 4\n",))
+    assert TruncationJournal(disk, "/data").read() == {"a-0": 7, "b-1": 4}
+    assert "c-0 1b-0 3" in caplog.text
+
+
 def test_a_full_disk_does_not_keep_a_log_from_being_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(CrashingDisk())
     log = write_synced(store)

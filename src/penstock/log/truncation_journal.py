@@ -8,7 +8,7 @@ every log that is cut after a change of leader; here each is one line, made dura
 
 import logging
 
-from penstock.log.checkpoints import read_whole
+from penstock.log.checkpoints import parse_directory_name, read_whole
 from penstock.model.ports import Disk
 
 TRUNCATIONS_FILE = "truncations"
@@ -24,18 +24,21 @@ class TruncationJournal:
         self._disk = disk
         self._path = f"{directory}/{TRUNCATIONS_FILE}"
         self._size = 0
+        """Where the last whole entry ends."""
 
     def read(self) -> dict[str, int]:
         """The lowest offset that each log was cut at, by directory name."""
         content = read_whole(self._disk, self._path) or b""
-        self._size = len(content)
+        self._size = content.rfind(b"\n") + 1
+        if self._size < len(content):
+            # The cut that it announced was not made; the next entry takes its place.
+            _LOGGER.warning("%s ends with half an entry, which is ignored", self._path)
         points: dict[str, int] = {}
-        for line in content.splitlines(keepends=True):
-            name, _, offset = line.decode("utf-8", "replace").rpartition(" ")
-            if not line.endswith(b"\n") or not name or not offset.strip().isdigit():
-                # Torn: the cut that it announced was not made. Nothing can follow it.
-                _LOGGER.warning("%s ends with half an entry, which is ignored", self._path)
-                break
+        for line in content[: self._size].split(b"\n")[:-1]:
+            name, _, offset = line.decode("ascii", "replace").rpartition(" ")
+            if parse_directory_name(name) is None or not offset.isdigit():
+                _LOGGER.warning("%s: %r is no entry and is ignored", self._path, line)
+                continue
             points[name] = min(int(offset), points.get(name, int(offset)))
         return points
 
