@@ -127,6 +127,20 @@ def test_a_damaged_entry_hides_no_other(caplog: pytest.LogCaptureFixture) -> Non
     assert "c-0 1b-0 3" in caplog.text
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_name_becomes_durable_though_the_first_entry_found_no_room(seed: int) -> None:
+    disk = CrashingDisk(seed)
+    store = open_store(disk)
+    log = write_synced(store)
+    disk.capacity_bytes = disk.used_bytes()
+    assert log.truncate_to(4) is None
+    assert disk.exists(JOURNAL)
+    disk.capacity_bytes = None
+    assert log.truncate_to(2) is None
+    again = open_after_crash(disk)
+    assert (values(again), again.lost_records) == ([b"v0", b"v1"], False)
+
+
 def test_a_full_disk_does_not_keep_a_log_from_being_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(CrashingDisk())
     log = write_synced(store)

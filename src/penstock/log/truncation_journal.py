@@ -18,13 +18,15 @@ _LOGGER = logging.getLogger(__name__)
 class TruncationJournal:
     """All methods block."""
 
-    __slots__ = ("_disk", "_path", "_size")
+    __slots__ = ("_disk", "_is_named", "_path", "_size")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._path = f"{directory}/{TRUNCATIONS_FILE}"
         self._size = 0
         """Where the last whole entry ends."""
+        self._is_named = False
+        """The name is durable. That the file is there does not tell: whoever made it may have come no further."""
 
     def read(self) -> dict[str, int]:
         """The lowest offset that each log was cut at, by directory name."""
@@ -44,7 +46,6 @@ class TruncationJournal:
 
     def add(self, name: str, offset: int) -> None:
         """Durable when it returns."""
-        is_new = not self._disk.exists(self._path)
         file = self._disk.open(self._path, create=True)
         try:
             line = f"{name} {offset}\n".encode()
@@ -54,8 +55,9 @@ class TruncationJournal:
         finally:
             file.close()
         self._size += len(line)
-        if is_new:
+        if not self._is_named:
             self._disk.sync_dir(self._path.rpartition("/")[0])
+            self._is_named = True
 
     def clear(self) -> None:
         """The recovery points on disk are as low."""
