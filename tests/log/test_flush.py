@@ -91,9 +91,10 @@ def test_on_a_real_disk_the_pools_lane_syncs(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.skipif(not IS_SUPPORTED, reason="the system has no sync_file_range")
-@pytest.mark.parametrize("flush_mode", ["os", "ack"])
+@pytest.mark.parametrize("flush_mode", ["os", "interval", "ack"])
+@pytest.mark.parametrize("value_bytes", [4_200, 100_000, 900_000])
 def test_the_kernel_is_asked_to_write_what_nobody_syncs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_mode: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_mode: str, value_bytes: int
 ) -> None:
     """Piece by piece, off the loop, and never the end of the file, where the next append goes. What was cut off
     and written anew is begun anew."""
@@ -110,23 +111,60 @@ def test_the_kernel_is_asked_to_write_what_nobody_syncs(
         store = open_store(OsDisk(), str(tmp_path))
         store.start(asyncio.get_running_loop(), pool)
         log = open_log(store, LogConfig(flush_mode=flush_mode))
-        for _ in range(1100):
-            append(log, "v" * 4200)
+        value = "v" * value_bytes
+        count = 9_000_000 // value_bytes
+        for _ in range(count):
+            append(log, value)
         size = log.size_bytes
-        log.truncate_to(10)
-        for _ in range(600):
-            append(log, "w" * 4200)
+        log.truncate_to(2)
+        for _ in range(count // 2 + 1):
+            append(log, value)
         await store.stop()
         pool.shutdown()  # after what was asked of it
         if flush_mode == "ack":
             assert begun == []
             return
-        assert {thread for thread, _ in begun} == {"penstock-sync-0"}
-        first, second, anew = (piece for _, piece in begun)
-        assert (first.start, first.stop) == (0, second.start)
-        assert size - 1_000_000 < second.stop < size
-        assert anew.start < 50_000 < anew.stop < log.size_bytes
-        assert {piece.stop % 65_536 for _, piece in begun} == {0}
+        assert {thread for thread, _ in begun} == {"penstock-write-back-0"}
+        pieces = [piece for _, piece in begun]
+        assert {piece.stop % 65_536 for piece in pieces} == {0}
+        assert max(map(len, pieces)) < 4_194_304 + 2 * value_bytes + 65_536
+        again = next(at for at, piece in enumerate(pieces) if at and piece.start < pieces[at - 1].stop)
+        before, anew = pieces[:again], pieces[again:]
+        for run, start, end in ((before, 0, size), (anew, anew[0].start, log.size_bytes)):
+            assert [run[0].start, *(piece.stop for piece in run[:-1])] == [piece.start for piece in run]
+            assert run[0].start == start
+            assert end - 4_194_304 - 2 * value_bytes - 65_536 < run[-1].stop < end
+        assert anew[0].start <= 2 * value_bytes + 1000
+
+    asyncio.run(live())
+
+
+@pytest.mark.skipif(not IS_SUPPORTED, reason="the system has no sync_file_range")
+def test_no_sync_waits_behind_what_nobody_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, begun = threading.Event(), list[range]()
+
+    def stuck(fd: int, piece: range) -> None:
+        begun.append(piece)
+        assert gate.wait(20)
+
+    monkeypatch.setattr("penstock.log.flush.begin_write_back", stuck)
+
+    async def live() -> None:
+        pool = IoPool(1)
+        store = open_store(OsDisk(), str(tmp_path))
+        store.start(asyncio.get_running_loop(), pool)
+        big = open_log(store, LogConfig(flush_mode="os"), topic="big")
+        for _ in range(20):
+            append(big, "v" * 900_000)
+        await eventually_async(lambda: begun)
+        synced = open_log(store)
+        append(synced, "a")
+        await eventually_async(lambda: synced.synced_end_offset == 1)
+        await store.stop()
+        assert len(begun) == 1, "the disk is still busy with the first"
+        gate.set()
+        pool.shutdown()
+        assert len(begun) > 1
 
     asyncio.run(live())
 

@@ -14,6 +14,7 @@ from penstock.log.producers import ProducerBatch
 from penstock.log.replay import replay_batch
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment
 from penstock.log.sync import NO_SPACE_ERRORS
+from penstock.log.write_back import ALIGNMENT
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Buffer
 from penstock.records.batch import (
@@ -73,7 +74,7 @@ def append_checked(
         segment.first_timestamp = max_timestamp
     segment.mark(base_offset, position)
     if segment.note_batch(position, size, last_offset, max_timestamp, config):
-        flush_indexes(log, segment)
+        hand_over(log, segment)
     if leader_epoch > log.leader_epochs.latest:
         log.leader_epochs.assign(leader_epoch, base_offset)
     if header.producer_id >= 0:
@@ -223,7 +224,7 @@ def _note_batch(
         segment.first_timestamp = header.max_timestamp
     segment.mark(header.base_offset, position)
     if segment.note_batch(position, size, header.last_offset, header.max_timestamp, log.config):
-        flush_indexes(log, segment)
+        hand_over(log, segment)
     completed = replay_batch(header, data, pos, log.leader_epochs, log.producers)
     if completed is not None and completed.aborted:
         log.note_aborted(segment, completed)
@@ -304,18 +305,21 @@ def roll_segment(log: "PartitionLog", segment: Segment, now_ms: int) -> Segment:
     return successor
 
 
-def flush_indexes(log: "PartitionLog", segment: Segment) -> None:
-    """Moves index entries from memory to the files. On a full disk they simply stay in memory.
+def hand_over(log: "PartitionLog", segment: Segment) -> None:
+    """Every few megabytes: index entries go from memory to the files, and the kernel is to begin with the batches.
 
-    It comes every few megabytes of small batches, which is the right time to have those written, too."""
+    On a full disk the entries simply stay in memory. In mode ack each append is synced: there is nothing to begin."""
     directory = log.directory
     try:
         segment.flush_indexes(directory.disk, directory.cache)
     except OSError as error:
         if error.errno not in NO_SPACE_ERRORS:
             directory.fail(error)
-    if directory.commit is not None and log.config.flush_mode != "ack":
-        directory.commit.write_back(segment)
+    piece = range(segment.begun_bytes, segment.size_bytes // ALIGNMENT * ALIGNMENT)
+    if piece:
+        segment.begun_bytes = piece.stop
+        if directory.commit is not None and segment.file is not None and log.config.flush_mode != "ack":
+            directory.commit.write_back(segment.file, piece)
 
 
 def _write_failed(log: "PartitionLog", segment: Segment | None, error: OSError) -> Refusal:

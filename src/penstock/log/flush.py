@@ -13,9 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.log.disk import OsDisk
-from penstock.log.segment import Segment
 from penstock.log.sync import SyncPlan
-from penstock.log.write_back import ALIGNMENT, IS_SUPPORTED, begin_write_back
+from penstock.log.write_back import IS_SUPPORTED, begin_write_back
 from penstock.model.lanes import IoPool
 from penstock.model.ports import Disk, DiskFile
 
@@ -44,6 +43,7 @@ class GroupCommit:
         "_stopped",
         "_syncing",
         "_waiters",
+        "_write_backs",
         "syncs",
     )
 
@@ -61,7 +61,9 @@ class GroupCommit:
         self._pool = pool
         self._on_failed = on_failed
         self._free_workers = workers
-        self._lane = pool.syncs if isinstance(pool, IoPool) and isinstance(disk, OsDisk) else None
+        lanes = pool if isinstance(pool, IoPool) and isinstance(disk, OsDisk) else None
+        self._lane = lanes.syncs if lanes is not None else None
+        self._write_backs = lanes.write_backs if lanes is not None else None
         self._queued: dict[PartitionLog, None] = {}
         self._syncing: set[PartitionLog] = set()
         self._deferred: dict[PartitionLog, asyncio.TimerHandle] = {}
@@ -85,14 +87,10 @@ class GroupCommit:
         if log not in self._deferred and not self._stopped:
             self._deferred[log] = self._loop.call_later(delay_ms / 1000, self._due, log)
 
-    def write_back(self, segment: Segment) -> None:
-        """The kernel may begin to write what was appended to `segment`; nobody waits for it (`flush.mode` = os)."""
-        if self._lane is None or not IS_SUPPORTED or segment.file is None or self._stopped:
-            return
-        piece = range(segment.begun_bytes, segment.size_bytes // ALIGNMENT * ALIGNMENT)
-        if piece:
-            segment.begun_bytes = piece.stop
-            self._lane.run(self._loop, partial(_write_back, segment.file, piece), _no_matter)
+    def write_back(self, file: DiskFile, piece: range) -> None:
+        """The kernel is to begin to write these bytes; nobody waits for it, and no sync waits behind it."""
+        if self._write_backs is not None and IS_SUPPORTED and not self._stopped:
+            self._write_backs.run(self._loop, partial(_write_back, file, piece), _no_matter)
 
     async def drain(self) -> None:
         """Returns when nothing is queued or running."""

@@ -14,6 +14,7 @@ from penstock.log.config import LogConfig
 from penstock.log.offset_index import IndexCache, OffsetEntries, OffsetIndex, decode_entries
 from penstock.log.time_index import TimeIndex, read_last_entry
 from penstock.log.txn_index import AbortedTransaction
+from penstock.log.write_back import PIECE_BYTES
 from penstock.model.ports import Disk, DiskFile
 from penstock.records.batch import NO_TIMESTAMP
 
@@ -65,7 +66,7 @@ class Segment:
         """What its transaction index holds, once somebody has looked."""
         self.bytes_since_index = 0
         self.begun_bytes = size_bytes
-        """How far the kernel was asked to write the file; see `write_back`."""
+        """How far the kernel was asked to write the file, or will be by a sync; see `write_back`."""
         self.first_timestamp = NO_TIMESTAMP
         """Max timestamp of the first batch: rolling by time counts from it."""
         self.max_timestamp = NO_TIMESTAMP
@@ -98,7 +99,7 @@ class Segment:
         self.time_index.flush(disk)
 
     def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int, config: LogConfig) -> bool:
-        """Bookkeeping for one batch written at `position`; True when the indexes have enough to be flushed."""
+        """Bookkeeping for one batch written at `position`; True when there is enough for `hand_over`."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -117,7 +118,7 @@ class Segment:
         self.is_full = (
             len(self.offset_index) >= config.max_offset_entries or len(self.time_index) >= config.max_time_entries
         )
-        return self.offset_index.wants_flush
+        return self.offset_index.wants_flush or position - self.begun_bytes >= PIECE_BYTES
 
     def read_offset_entries(self, disk: Disk) -> OffsetEntries:
         """Blocking. All entries in the file."""

@@ -13,6 +13,9 @@ from collections.abc import Callable
 _WRITE = 2
 """SYNC_FILE_RANGE_WRITE alone: begin, do not wait, and leave write errors for the sync that must report them."""
 
+PIECE_BYTES = 4 << 20
+"""What is begun at once, give or take a batch, however large batches are."""
+
 ALIGNMENT = 65_536
 """Pieces end here: the last pages of the file stay out, because appends go on in them."""
 

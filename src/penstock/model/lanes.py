@@ -70,12 +70,15 @@ class Lane:
 
 
 class IoPool(ThreadPoolExecutor):
-    """Threads for whatever waits for a disk, with a lane for syncs, of which every append may need one."""
+    """Threads for whatever waits for a disk. Syncs, of which every append may need one, have a lane of their own, and
+    so has what nobody waits for, which a busy disk may hold up for seconds."""
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads, thread_name_prefix="penstock-io")
         self.syncs = Lane("penstock-sync", threads)
+        self.write_backs = Lane("penstock-write-back", 1)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self.syncs.close(wait=wait)
+        self.write_backs.close(wait=wait)
         super().shutdown(wait, cancel_futures=cancel_futures)
