@@ -15,9 +15,11 @@ from penstock.log.config import LogConfig
 from penstock.log.directory import LogDirectory
 from penstock.log.disk import OsDisk, OsFile
 from penstock.log.store import LogStore
+from penstock.log.sync import SyncPlan
 from penstock.log.write_back import IS_SUPPORTED, begin_write_back
 from penstock.model.errors import ErrorCode
 from penstock.model.lanes import IoPool
+from penstock.model.ports import Disk
 from penstock.sim.disk import CrashingDisk
 from tests.log.logs import NOW_MS, TOPIC_ID, append, batch, code_of, open_log, open_store, values
 from tests.waiting import eventually_async
@@ -85,6 +87,39 @@ def test_on_a_real_disk_the_pools_lane_syncs(tmp_path: Path, monkeypatch: pytest
         append(log, "b")
         await eventually_async(lambda: len(failed) == 1)
         assert (log.synced_end_offset, failed[0].errno) == (1, errno.EIO)
+        pool.shutdown()
+
+    asyncio.run(live())
+
+
+@pytest.mark.parametrize("real_disk", [True, False])
+def test_a_fault_in_a_sync_is_a_failed_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_disk: bool) -> None:
+    """Nobody knows how far it came: it is not counted, not tried again, and a stop does not wait for it."""
+    runs: list[SyncPlan] = []
+    failed: list[OSError] = []
+    faults: list[object] = []
+
+    def no_memory(plan: SyncPlan, disk: Disk) -> None:
+        runs.append(plan)
+        raise MemoryError("none left")
+
+    async def live() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context["exception"]))
+        pool = IoPool(1)
+        store = open_store(OsDisk() if real_disk else CrashingDisk(), str(tmp_path), sync_workers=1)
+        store.on_directory_failed = lambda _, error: failed.append(error)
+        store.start(asyncio.get_running_loop(), pool)
+        log = open_log(store)
+        other = open_log(store, partition=1)
+        monkeypatch.setattr(SyncPlan, "run", no_memory)
+        append(log, "a")
+        append(other, "a")
+        await eventually_async(lambda: failed)
+        assert code_of(log.append_as_leader(batch("b"), 0, NOW_MS)) is ErrorCode.KAFKA_STORAGE_ERROR
+        await asyncio.wait_for(store.stop(), 20)
+        assert (log.synced_end_offset, other.synced_end_offset, len(runs)) == (0, 0, 1)
+        assert "MemoryError: none left" in str(failed[0])
+        assert [type(fault) for fault in faults] == [MemoryError]
         pool.shutdown()
 
     asyncio.run(live())

@@ -1,9 +1,12 @@
 """Work that is handed to threads comes back to the loop, however it ends."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from penstock.model.lanes import IoPool, Lane
 from tests.waiting import eventually_async
@@ -31,9 +34,58 @@ def test_results_and_errors_come_to_the_loop() -> None:
         lane.run(loop, failing(full), done)
         lane.run(loop, failing(ValueError("a fault")), done)
         lane.run(loop, lambda: 2, done)
-        await eventually_async(lambda: len(told) == 3 and len(faults) == 1)
-        assert {1, 2, full} == set(told)
+        await eventually_async(lambda: len(told) == 4 and len(faults) == 1)
+        (fault,) = set(told) - {1, 2, full}
+        assert isinstance(fault, OSError)
+        assert (fault.errno, str(fault.__cause__)) == (errno.EIO, "a fault")
         assert "a fault" in str(faults[0]["exception"])
+        lane.close(wait=True)
+
+    asyncio.run(live())
+
+
+def test_whoever_waits_is_told_though_there_was_no_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        lane, told, refused = Lane("lane-memory", 1), list[int](), list[bool]()
+        call = loop.call_soon_threadsafe
+
+        def short_of_memory(*arguments: Any) -> object:
+            if len(refused) < 2:
+                refused.append(True)
+                raise MemoryError
+            return call(*arguments)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", short_of_memory)
+        lane.run(loop, lambda: 1, told.append)
+        await eventually_async(lambda: told == [1])
+        lane.run(loop, lambda: 2, told.append)
+        await eventually_async(lambda: told == [1, 2])
+        lane.close(wait=True)
+
+    asyncio.run(live())
+
+
+def test_without_another_thread_the_work_is_done_by_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where there is none, it has failed."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        lane, told = Lane("lane-threads", 2), list[Any]()
+        loop.set_exception_handler(lambda *_: None)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refused)
+            lane.run(loop, lambda: 1, told.append)
+            await eventually_async(lambda: told)
+        assert isinstance(told.pop(), OSError)
+        lane.run(loop, lambda: 2, told.append)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refused)
+            lane.run(loop, lambda: 3, told.append)
+        await eventually_async(lambda: told == [2, 3])
         lane.close(wait=True)
 
     asyncio.run(live())

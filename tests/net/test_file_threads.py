@@ -136,6 +136,25 @@ def test_a_file_that_was_cut_ends_the_connection(tmp_path: Path) -> None:
     run(scenario, handler=ranges)
 
 
+def test_a_fault_in_a_thread_ends_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = Ranges(tmp_path / "segment", (LARGE,))
+
+    def no_memory(*_: Any) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(outbox, "is_cached", lambda *_: False)
+    monkeypatch.setattr(outbox, "send_range", no_memory)
+
+    async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        reader, writer = await connect()
+        writer.write(framed(b"go"))
+        assert len(await reader.read()) < LARGE
+        await until(lambda: not list(server.connections()))
+
+    run(scenario, handler=ranges)
+
+
 def test_a_descriptor_stays_open_while_a_thread_sends_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its number could be given to another file, which the thread would then write to."""
     ranges = Ranges(tmp_path / "segment", (LARGE,))

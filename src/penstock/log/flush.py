@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.log.disk import OsDisk
 from penstock.log.sync import SyncPlan
 from penstock.log.write_back import IS_SUPPORTED, begin_write_back
-from penstock.model.lanes import IoPool
+from penstock.model.lanes import IoPool, as_os_error
 from penstock.model.ports import Disk, DiskFile
 
 if TYPE_CHECKING:
@@ -139,11 +139,14 @@ class GroupCommit:
         future.add_done_callback(lambda done: self._leave(plans, done))
 
     def _leave(self, plans: list[SyncPlan], done: "asyncio.Future[OSError | None]") -> None:
-        if not done.cancelled():
-            self._finish(plans, done.result())
+        if done.cancelled():
+            self._free(plans)  # the pool was shut down before it came to them: nothing is synced
+            self._wake()
             return
-        self._free(plans)  # the pool was shut down before it came to them: nothing is synced
-        self._wake()
+        fault = done.exception()
+        self._finish(plans, done.result() if fault is None else as_os_error(fault))
+        if fault is not None:
+            raise fault  # as a lane does
 
     def _free(self, plans: list[SyncPlan]) -> None:
         self._free_workers += 1
@@ -173,6 +176,7 @@ class GroupCommit:
 
 
 def _run_plans(plans: list[SyncPlan], disk: Disk) -> OSError | None:
+    """Whatever else is raised here counts as a failed sync, too: nobody knows how far the plan came."""
     for plan in plans:
         try:
             plan.run(disk)

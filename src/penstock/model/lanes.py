@@ -5,14 +5,16 @@ nothing. A queue of the interpreter's own and a callback take 23.
 """
 
 import asyncio
+import errno
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
+_RETRY_S = 0.01
 
 
 class _Work(NamedTuple):
@@ -32,15 +34,17 @@ class Lane:
         self._under_way = 0
 
     def run(self, loop: asyncio.AbstractEventLoop, do: Callable[[], T], done: Callable[[T | OSError], None]) -> None:
-        """`done` is called on the loop with what `do` returned, or with the OSError it raised.
+        """`done` is called on the loop, once, with what `do` returned, or with the OSError it raised.
 
-        Whatever else it raised is a fault, which the loop reports."""
+        Whatever else it raised is a fault, which the loop reports; `done` gets it as an OSError."""
         self._under_way += 1
         if len(self._threads) < min(self._under_way, self._most_threads):
-            name = f"{self._name}-{len(self._threads)}"
-            thread = threading.Thread(target=self._serve, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                self._begin_thread()
+            except (RuntimeError, MemoryError) as error:  # the system gives no more threads
+                if not self._threads:
+                    loop.call_soon(self._finish, done, error)
+                    return
         self._queue.put(_Work(loop, do, done))
 
     def close(self, *, wait: bool = False) -> None:
@@ -52,21 +56,45 @@ class Lane:
             for thread in threads:
                 thread.join()
 
+    def _begin_thread(self) -> None:
+        name = f"{self._name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
     def _serve(self) -> None:
         while (work := self._queue.get()) is not None:
             try:
                 result = work.do()
             except Exception as error:
                 result = error
-            with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
-                work.loop.call_soon_threadsafe(self._finish, work.done, result)
+            self._tell(work, result)
             del work, result  # files and sockets are not held until the next work comes
+
+    def _tell(self, work: _Work, result: Any) -> None:
+        while True:
+            try:
+                work.loop.call_soon_threadsafe(self._finish, work.done, result)
+                return
+            except RuntimeError:  # the loop has ended, and with it whoever waited
+                return
+            except MemoryError:  # somebody waits for this
+                time.sleep(_RETRY_S)
 
     def _finish(self, done: Callable[[Any], None], result: Any) -> None:
         self._under_way -= 1
-        if isinstance(result, Exception) and not isinstance(result, OSError):
-            raise result
-        done(result)
+        if not isinstance(result, Exception) or isinstance(result, OSError):
+            done(result)
+            return
+        done(as_os_error(result))
+        raise result
+
+
+def as_os_error(fault: BaseException) -> OSError:
+    """For those who know what to do when a disk fails: work that ended in any other way is no more done."""
+    error = OSError(errno.EIO, f"{type(fault).__name__}: {fault}")
+    error.__cause__ = fault
+    return error
 
 
 class IoPool(ThreadPoolExecutor):

@@ -24,7 +24,7 @@ class FileThreads:
         self._lane = Lane("penstock-disk", threads)
 
     def run(self, loop: asyncio.AbstractEventLoop, do: Callable[[], T], done: Callable[[T | OSError], None]) -> None:
-        """`done` is called on the loop with what `do` returned, or with the OSError it raised."""
+        """`done` is called on the loop with what `do` returned, or with an OSError if it raised."""
         self._lane.run(loop, do, done)
 
     def close(self) -> None:
