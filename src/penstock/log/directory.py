@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 _LOAD_LOCKS = 64
+_OFFSET_FILES = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
 
 
 class LogDirectory:
@@ -51,7 +52,7 @@ class LogDirectory:
         "_doomed",
         "_load_locks",
         "_loop",
-        "_points_on_disk",
+        "_offsets_on_disk",
         "_swap_lock",
         "_truncations",
         "_written",
@@ -113,8 +114,8 @@ class LogDirectory:
         self._checkpoint_lock = threading.Lock()
         self._written: dict[str, int] = {}
         self._truncations = TruncationJournal(disk, path)
-        self._points_on_disk: dict[str, int] = {}
-        """Recovery points as last read or written."""
+        self._offsets_on_disk: dict[str, dict[str, int]] = {file: {} for file in _OFFSET_FILES}
+        """By file, as last read or written; recovery points as they were lowered since."""
         self.checkpoints_urgent = False
         """A log was truncated below its recovery point: write checkpoints before anything relies on them."""
 
@@ -129,13 +130,14 @@ class LogDirectory:
             self.disk.remove(f"{self.path}/{CLEAN_SHUTDOWN_FILE}")
             self.disk.sync_dir(self.path)
         self.on_disk = dict.fromkeys(name for name in names if parse_directory_name(name) is not None)
-        self.recovery_points = dict(read_offsets(self.disk, f"{self.path}/{RECOVERY_POINT_FILE}"))
+        on_disk = {file: dict(read_offsets(self.disk, f"{self.path}/{file}")) for file in _OFFSET_FILES}
         for name, offset in self._truncations.read().items():
-            self.recovery_points[name] = min(offset, self.recovery_points.get(name, 0))
-        self._points_on_disk = dict(self.recovery_points)
-        self.log_start_offsets = dict(read_offsets(self.disk, f"{self.path}/{LOG_START_OFFSET_FILE}"))
-        self.high_watermarks = dict(read_offsets(self.disk, f"{self.path}/{HIGH_WATERMARK_FILE}"))
-        cleaned = read_offsets(self.disk, f"{self.path}/{CLEANER_OFFSET_FILE}")
+            on_disk[RECOVERY_POINT_FILE][name] = min(offset, on_disk[RECOVERY_POINT_FILE].get(name, 0))
+        self._offsets_on_disk = on_disk
+        self.recovery_points = dict(on_disk[RECOVERY_POINT_FILE])
+        self.log_start_offsets = dict(on_disk[LOG_START_OFFSET_FILE])
+        self.high_watermarks = dict(on_disk[HIGH_WATERMARK_FILE])
+        cleaned = on_disk[CLEANER_OFFSET_FILE]
         self.cleaned_offsets = {name: offset for name, offset in cleaned.items() if name in self.on_disk}
         self._doomed = [f"{self.path}/{name}" for name in names if name.endswith("-delete")]
 
@@ -188,6 +190,22 @@ class LogDirectory:
         self.recovery_points.pop(name, None)
         self.log_start_offsets.pop(name, None)
         self.high_watermarks.pop(name, None)
+
+    def forget_durably(self, name: str) -> None:
+        """Blocking. A log begins under this name: what is on disk of one that had it before must not outlive it.
+
+        After a crash the new log would be cut off below the old one's start, or taken for damaged because it does
+        not reach the old one's recovery point. Here and not where logs are deleted: a topic goes with all its
+        partitions at once, its name rarely comes back before the next checkpoint, and one write serves them all.
+        """
+        self.forget_found(name)
+        self.cleaned_offsets.pop(name, None)
+        with self._checkpoint_lock:  # what is just being written may speak of it, too
+            files = [file for file in _OFFSET_FILES if name in self._offsets_on_disk[file]]
+        if files and self.failure is None:
+            self.write_checkpoints()
+            if CLEANER_OFFSET_FILE in files:
+                self.write_cleaned_offsets()
 
     @contextlib.contextmanager
     def swapping(self) -> Iterator[None]:
@@ -281,15 +299,15 @@ class LogDirectory:
                 # being different from the log's end it keeps the next start from taking such a log for clean.
                 recovery_points |= {name: self.recovery_points.get(name, 0) - 1 for name in self.on_disk}
             self._write(RECOVERY_POINT_FILE, recovery_points)
-            self._points_on_disk = recovery_points
             self._truncations.clear()
 
     def lower_recovery_point(self, name: str, offset: int) -> None:
         """Blocking. A log is to be cut: from now on it may end there, also after a crash."""
         with self._checkpoint_lock:
-            if offset < self._points_on_disk.get(name, 0):
+            points = self._offsets_on_disk[RECOVERY_POINT_FILE]
+            if offset < points.get(name, 0):
                 self._truncations.add(name, offset)
-                self._points_on_disk = {**self._points_on_disk, name: offset}
+                self._offsets_on_disk[RECOVERY_POINT_FILE] = {**points, name: offset}
 
     def write_high_watermarks(self) -> None:
         """Blocking. What a replica may count as committed when it is opened again."""
@@ -322,8 +340,8 @@ class LogDirectory:
 
     def _write(self, file_name: str, offsets: dict[str, int]) -> None:
         content = encode_offsets(sorted(offsets.items()))
-        if self._written.get(file_name) == hash(content):
-            return
-        write_atomically(self.disk, f"{self.path}/{file_name}", content)
-        self.disk.sync_dir(self.path)
-        self._written[file_name] = hash(content)
+        if self._written.get(file_name) != hash(content):
+            write_atomically(self.disk, f"{self.path}/{file_name}", content)
+            self.disk.sync_dir(self.path)
+            self._written[file_name] = hash(content)
+        self._offsets_on_disk[file_name] = offsets

@@ -95,6 +95,8 @@ def load_log(log: "PartitionLog") -> LoadedLog:
     """Blocking. Raises `CorruptSegment` when a closed segment is damaged, OSError when the disk is."""
     directory = log.directory
     if log.name not in directory.on_disk or _is_stray(log):
+        log.high_watermark = 0
+        directory.forget_durably(log.name)
         return LoadedLog.empty(0)
     start_offset = directory.log_start_offsets.get(log.name, 0)
     segments = _find_segments(log, start_offset)
