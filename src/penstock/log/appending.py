@@ -265,6 +265,8 @@ def _next_segment(log: "PartitionLog", segment: Segment | None, size: int, now_m
 
 def create_first_segment(log: "PartitionLog", base_offset: int, now_ms: int) -> Segment:
     """The partition's directory and its first segment: nothing of it exists before the first append."""
+    if log.directory.checkpoints_urgent:
+        log.directory.write_checkpoints()
     disk = log.directory.disk
     path = log.path
     disk.make_dirs(path)

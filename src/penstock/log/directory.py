@@ -117,7 +117,7 @@ class LogDirectory:
         self._offsets_on_disk: dict[str, dict[str, int]] = {file: {} for file in _OFFSET_FILES}
         """By file, as last read or written; recovery points as they were lowered since."""
         self.checkpoints_urgent = False
-        """A log was truncated below its recovery point: write checkpoints before anything relies on them."""
+        """A log was truncated below its recovery point or start: write checkpoints before anything relies on them."""
 
     def load(self) -> None:
         """Blocking. Reads the checkpoints and lists the partitions; opens none of them."""
@@ -282,11 +282,11 @@ class LogDirectory:
         urgent, self.checkpoints_urgent = self.checkpoints_urgent, False
         try:
             self._write_recovery_points(closing)
+            self.write_high_watermarks()
+            self.write_log_start_offsets()
         except OSError:
             self.checkpoints_urgent = self.checkpoints_urgent or urgent
             raise
-        self.write_high_watermarks()
-        self.write_log_start_offsets()
 
     def _write_recovery_points(self, closing: bool) -> None:
         with self._checkpoint_lock:

@@ -66,12 +66,15 @@ def truncate_fully(log: "PartitionLog", offset: int) -> None:
     from penstock.log.appending import create_first_segment
 
     if log.segments:
-        _begin(log, log.segments[0].base_offset, offset, removes_segments=True)
+        _begin(log, min(log.segments[0].base_offset, offset), offset, removes_segments=True)
     for segment in reversed(log.segments):  # last first: whatever a crash leaves has no gap
         _remove_segment(log, segment)
     log.segments = ()
     log.active = None
     log.size_bytes = 0
+    if offset < log.log_start_offset:
+        # After a crash records below the start on disk would be cut off: it moves down before there are any.
+        log.directory.checkpoints_urgent = True
     log.log_start_offset = log.local_log_start_offset = log.end_offset = offset
     log.synced_end_offset = offset
     log.high_watermark = offset

@@ -1,0 +1,86 @@
+"""A log that forgets everything and starts again, at a lower offset than before: what is synced then survives."""
+
+import contextlib
+import errno
+
+import pytest
+
+from penstock.log.directory import LogDirectory
+from penstock.log.partition_log import PartitionLog
+from penstock.model.errors import ErrorCode
+from penstock.sim.disk import CrashingDisk, PowerLoss
+from tests.log.logs import NOW_MS, append, batch, code_of, new_log, open_log, open_store, values
+
+
+def start_at_500(disk: CrashingDisk) -> PartitionLog:
+    """Every checkpoint says so."""
+    log = new_log(disk=disk)
+    append(log, "a")
+    log.truncate_full_and_start_at(500)
+    append(log, "b")
+    log.flush()
+    log.high_watermark = 501
+    log.directory.write_checkpoints()
+    return log
+
+
+def load_again(disk: CrashingDisk) -> PartitionLog:
+    disk.crash()
+    log = open_log(open_store(disk))
+    log.load()
+    return log
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("offset", [0, 100, 499, 500, 501, 900])
+def test_what_is_synced_behind_a_new_start_survives(seed: int, offset: int) -> None:
+    disk = CrashingDisk(seed)
+    log = start_at_500(disk)
+    assert log.truncate_full_and_start_at(offset) is None
+    append(log, "c")
+    log.flush()
+    again = load_again(disk)
+    assert (again.log_start_offset, values(again), again.lost_records) == (offset, [b"c"], False)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_wherever_the_power_goes_the_log_is_not_damaged(seed: int) -> None:
+    """And begins where it did, or where it was told to."""
+    for operation in range(1, 100):
+        disk = CrashingDisk(seed)
+        log = start_at_500(disk)
+        disk.power_loss_at = disk.operations + operation
+        synced = False
+        with contextlib.suppress(PowerLoss):
+            log.truncate_full_and_start_at(100)
+            append(log, "c")
+            log.flush()
+            synced = True
+        again = load_again(disk)
+        assert not again.lost_records, operation
+        assert again.log_start_offset in ((100,) if synced else (100, 500)), operation
+        assert values(again) in ([[b"c"]] if synced else [[], [b"b"], [b"c"]]), operation
+        if synced:
+            return
+    raise AssertionError("it takes no more than 100 operations")
+
+
+def test_without_room_for_the_new_start_nothing_is_appended_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = CrashingDisk()
+    log = start_at_500(disk)
+    write = LogDirectory.write_log_start_offsets
+
+    def only_the_old(directory: LogDirectory) -> None:
+        if log.log_start_offset < 500:
+            raise OSError(errno.ENOSPC, "no space left")
+        write(directory)
+
+    monkeypatch.setattr(LogDirectory, "write_log_start_offsets", only_the_old)
+    assert log.truncate_full_and_start_at(100) is None
+    assert code_of(log.append_as_leader(batch("c"), 0, NOW_MS)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.truncate_full_and_start_at(50) is None  # now there is no segment to begin with
+    monkeypatch.undo()
+    append(log, "c")
+    log.flush()
+    again = load_again(disk)
+    assert (again.log_start_offset, values(again), again.lost_records) == (50, [b"c"], False)
