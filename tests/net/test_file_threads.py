@@ -3,6 +3,7 @@ they can end."""
 
 import asyncio
 import os
+import socket
 import struct
 import threading
 from collections.abc import Awaitable, Callable
@@ -80,6 +81,47 @@ def test_what_is_not_in_memory_is_never_read_on_the_loop(tmp_path: Path, monkeyp
         assert "penstock-disk-0" in {thread.name for thread in threading.enumerate()}
 
     run(scenario, handler=ranges)
+
+
+def test_an_answer_that_cannot_be_sent_keeps_nobody_else_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connection ends; those whose answers were to leave behind it get theirs, and later ones."""
+    ranges = Ranges(tmp_path / "segment", (LARGE,))
+    monkeypatch.setattr(outbox, "is_cached", lambda *_: False)
+
+    async def scenario(server: Server, recorder: Recorder, connect: Connect) -> None:
+        recorder.hold = True
+        clients = [await connect() for _ in range(3)]
+        for _, writer in clients:
+            writer.write(framed(b"go"))
+        await until(lambda: len(recorder.replies) == 3)
+
+        def fail(*_: Any) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(server.shared.file_threads, "run", fail)
+        duplicate = first_socket(recorder).fileno()
+        recorder.replies[0][0].send([FileRange(ranges.file, 0, LARGE)])  # type: ignore[list-item]
+        for reply, body in recorder.replies[1:]:
+            reply.send([framed(body)])
+        assert await clients[0][0].read() == b""
+        assert not is_open(duplicate), "no thread is there to close it"
+        assert "can't start new thread" in caplog.text
+        recorder.hold = False
+        for reader, writer in clients[1:]:
+            assert await asyncio.wait_for(read_frame(reader), 5) == b"go"
+            writer.write(framed(b"again"))
+            assert await asyncio.wait_for(read_frame(reader), 5) == b"again"
+
+    run(scenario)
+
+
+def first_socket(recorder: Recorder) -> socket.socket:
+    sent_through = recorder.replies[0][0]._connection._outbox
+    assert sent_through is not None
+    assert sent_through._socket is not None
+    return sent_through._socket
 
 
 def test_a_large_answer_does_not_hold_up_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

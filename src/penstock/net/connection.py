@@ -69,7 +69,15 @@ class SharedState:
         """The end of a turn."""
         waiting, self._with_answers = self._with_answers, []
         for connection in waiting:
-            connection._send_answers()
+            try:
+                connection._send_answers()
+            except Exception:  # no memory, no thread: the end of this one, the others are still to be sent to
+                log.exception(
+                    "closing connection from %s:%s: its answers cannot be sent",
+                    connection.peer_host,
+                    connection.peer_port,
+                )
+                connection.abort(None)
 
 
 class Reply:

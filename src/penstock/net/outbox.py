@@ -170,9 +170,9 @@ class Outbox:
             return True
         most = min(length, most)
         if not is_cached(file, position, most):
-            self._moving = True
             send = partial(send_range, sock.fileno(), file, position, length)
             self._threads.run(self._loop, send, partial(self._moved, sock))
+            self._moving = True  # not before there is a thread: `close` leaves the socket to it
             return False
         sent = os.sendfile(sock.fileno(), fileno, position, most)
         if sent == 0:
@@ -258,9 +258,9 @@ class Outbox:
                     self._broken(error)
                     return
             else:
-                self._moving = True
                 read = partial(file.read_at, position, size)
                 self._threads.run(self._loop, read, partial(self._read, head))
+                self._moving = True
         if not self._items:
             self._drained()
 
