@@ -117,6 +117,22 @@ def test_an_answer_that_cannot_be_sent_keeps_nobody_else_waiting(
     run(scenario)
 
 
+def test_a_stop_waits_for_what_comes_from_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = Ranges(tmp_path / "segment", (LARGE,) * 6)
+    monkeypatch.setattr(outbox, "is_cached", lambda *_: False)
+
+    async def scenario(server: Server, _: Recorder, connect: Connect) -> None:
+        reader, writer = await connect()
+        writer.write(framed(b"go"))
+        await until(lambda: len(ranges.connections) == 1)
+        received = asyncio.ensure_future(read_frame(reader))
+        await server.drain(15)
+        await server.close()
+        assert await received == ranges.expected()
+
+    run(scenario, handler=ranges)
+
+
 def first_socket(recorder: Recorder) -> socket.socket:
     sent_through = recorder.replies[0][0]._connection._outbox
     assert sent_through is not None

@@ -396,6 +396,24 @@ def test_file_ranges_go_out_between_bytes(tmp_path: Any, descriptor: bool):
         os.close(fd)
 
 
+def test_a_stop_waits_for_answers_that_have_not_left():
+    """Also for those that became ready in this turn of the loop."""
+    answer = framed(b"z" * 30_000_000)
+
+    async def scenario(server: Server, recorder: Recorder, connect: Callable[[], Awaitable[Client]]) -> None:
+        recorder.hold = True
+        reader, writer = await connect()
+        writer.write(framed(b"x"))
+        await until(lambda: len(recorder.replies) == 1)
+        received = asyncio.ensure_future(reader.read())
+        recorder.replies[0][0].send([answer])
+        await server.drain(15)
+        await server.close()
+        assert await received == answer
+
+    run(scenario)
+
+
 def test_listeners_are_served_and_closed_one_by_one() -> None:
     async def scenario() -> None:
         server = Server(NetLimits(max_connections=1), Recorder(), uncounted=frozenset({"B"}))

@@ -371,7 +371,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def awaiting_replies(self) -> int:
-        return len(self._pending)
+        """Requests without an answer; one more where answers are ready and wait for the end of the loop's turn."""
+        return len(self._pending) + self._will_send
 
     def abort(self, reason: str | None) -> None:
         """Cuts the connection off. A reason is logged; None is for a peer that left by itself."""
