@@ -414,6 +414,39 @@ def test_a_stop_waits_for_answers_that_have_not_left():
     run(scenario)
 
 
+def test_no_request_is_handled_once_its_connection_closes():
+    """Its answer would not leave any more: what was appended, say, would be sent and appended again."""
+
+    async def scenario(server: Server, recorder: Recorder, connect: Callable[[], Awaitable[Client]]) -> None:
+        recorder.hold = True
+        reader, writer = await connect()
+        writer.write(b"".join(framed(b"%d" % number) for number in range(10)))
+        await until(lambda: len(recorder.replies) == 4)
+        for reply, body in recorder.replies:
+            reply.send([framed(body)])
+        for connection in server.connections():
+            connection.close()
+        assert [await read_frame(reader) for _ in range(4)] == [b"0", b"1", b"2", b"3"]
+        assert await reader.read() == b""
+        assert len(recorder.frames) == 4
+
+    run(scenario, LIMITS._replace(max_inflight_requests=4))
+
+
+def test_one_that_closes_makes_no_room_for_requests_of_others_that_do():
+    async def scenario(server: Server, recorder: Recorder, connect: Callable[[], Awaitable[Client]]) -> None:
+        recorder.hold = True
+        clients = [await connect() for _ in range(3)]
+        for number, (_, writer) in enumerate(clients):
+            writer.write(framed(b"x" * (500 if number == 0 else 1)) + framed(b"held back"))
+            await until(lambda: len(recorder.frames) == number + 1)  # noqa: B023
+        await until(lambda: len(server.shared.memory.waiting) == 3)
+        await server.close()
+        assert b"held back" not in recorder.frames
+
+    run(scenario, LIMITS._replace(max_queued_bytes=400))
+
+
 def test_listeners_are_served_and_closed_one_by_one() -> None:
     async def scenario() -> None:
         server = Server(NetLimits(max_connections=1), Recorder(), uncounted=frozenset({"B"}))

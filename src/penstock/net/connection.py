@@ -113,6 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         self.local_address: tuple[str, int] = ("", 0)
         self.tag: Any = None
         self.closed = False
+        self._ended = False  # closed or about to be: no frame is handled any more
         self.number = shared.next_connection_number()  # in order of acceptance, from 1
         self.reads = 0  # grows with every arrival; the sweep reads it instead of a clock per read
         self.inflight_bytes = 0
@@ -160,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self.closed:
             return
-        self.closed = True
+        self.closed = self._ended = True
         if self._outbox is not None:
             self._outbox.close()
         if self._partial is not None:
@@ -206,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
     def _consume(self, data: memoryview) -> None:
         position, end = 0, len(data)
         outbox = self._outbox
-        while position < end and not self.closed:
+        while position < end and not self._ended:
             # Whoever is owed nothing need not wait: the rule, and a call less for every request.
             if (self._pending or outbox is None or outbox.queued_bytes) and self._must_wait():
                 self._backlog = bytes(data[position:])
@@ -245,6 +246,9 @@ class Connection(asyncio.BufferedProtocol):
         memoryview(buffer)[: self._filled] = beginning  # one copy; assigning to a bytearray slice makes two
 
     def _continue_partial(self, buffer: bytearray) -> None:
+        if self._ended:
+            self._filled = 0  # what still comes, as over TLS, is not kept
+            return
         if self._filled < self._frame_bytes:
             return
         if self._frame_bytes < self._announced:
@@ -293,14 +297,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _retry_backlog(self) -> None:
         """Takes up reading where a limit stopped it: first what had already arrived."""
-        if self.closed or self._handling:
+        if self._ended or self._handling:
             return
         backlog, self._backlog = self._backlog, b""
         if backlog:
             self._handling = True
             self._consume(memoryview(bytearray(backlog)))
             self._handling = False
-        if not self._backlog and not self._reading and self._transport is not None and not self.closed:
+        if not self._backlog and not self._reading and self._transport is not None and not self._ended:
             self._reading = True
             self._transport.resume_reading()
 
@@ -387,7 +391,13 @@ class Connection(asyncio.BufferedProtocol):
         # Now, not when the transport gets to it: no frame may be handled after this.
         self.connection_lost(None)
 
+    def end_requests(self) -> None:
+        """Handles no further frames, whether they have arrived already or not."""
+        self._ended = True
+
     def close(self) -> None:
+        """What is answered leaves. What is not handled by now never is: nobody would learn its answer."""
         if self._transport is not None and not self.closed:
-            self._send_answers()
+            self.end_requests()
+            self._shared.send_all()
             self._transport.close()

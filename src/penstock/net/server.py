@@ -102,7 +102,10 @@ class Server:
         if self._sweep is not None and names is None:
             self._sweep.cancel()
             self._sweep = None
-        for connection in self._connections_of(names):
+        ending = self._connections_of(names)
+        for connection in ending:
+            connection.end_requests()  # of all before any is closed, which makes room for what others hold back
+        for connection in ending:
             connection.close()
         await asyncio.sleep(0)  # one turn for transports to send what they hold
         for connection in self._connections_of(names):
