@@ -80,3 +80,22 @@ def test_one_that_fails_keeps_no_other_waiting() -> None:
     assert equal.timed_out_at
     assert later.timed_out_at
     assert not answered.timed_out_at
+
+
+def test_lengths_that_nobody_waits_for_any_more_are_not_kept() -> None:
+    """A client chooses how long it waits, and may choose anew for every request."""
+    loop = SimLoop(1)
+    deadlines = Deadlines()
+
+    async def live() -> None:
+        waiting = Waiter()
+        deadlines.add(waiter := Waiter(), 2**30)
+        for delay_ms in range(2**30, 2**30 + 10_000):
+            deadlines.add(waiting, delay_ms)
+            deadlines.remove(waiting, delay_ms)
+        assert len(deadlines._waiting) < 100
+        assert len(deadlines) == 1
+        deadlines.remove(waiter, 2**30)
+        assert len(deadlines) == 0
+
+    loop.run(live())

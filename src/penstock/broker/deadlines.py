@@ -11,6 +11,8 @@ from typing import Protocol
 
 _RESOLUTION_S = 0.0005
 """Event loops count in milliseconds: what is due within half of one is due."""
+_KEPT_LENGTHS = 64
+"""Clients mostly wait as long as the last time. Beyond so many lengths, those that nobody waits for are dropped."""
 
 
 class Waiter(Protocol):
@@ -42,6 +44,8 @@ class Deadlines:
         equals = self._waiting.get(delay_ms)
         if equals is not None:
             equals.pop(waiter, None)
+            if not equals and len(self._waiting) > _KEPT_LENGTHS:
+                del self._waiting[delay_ms]
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         if self._timer is not None:
