@@ -14,6 +14,7 @@ from penstock.log.disk import OsFile
 from penstock.net import outbox as outbox_module
 from penstock.net.file_threads import FileRange, FileThreads
 from penstock.net.outbox import Outbox, Part
+from penstock.net.page_cache import read_cached
 from penstock.sim.disk import CrashingDisk
 
 
@@ -130,3 +131,17 @@ def test_small_ranges_that_are_not_in_memory_leave_all_the_same(
 ) -> None:
     monkeypatch.setattr(outbox_module, "read_cached", lambda *_: None)
     asyncio.run(_through_a_socket(segment, [[10, (5, 1_000), 20], [(0, 30_000)]], 5_000))
+
+
+def test_no_more_is_copied_than_a_socket_may_take(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it does not take is copied again when it is ready for more."""
+    copied = 0
+
+    def counted(file: Any, position: int, length: int) -> bytearray | None:
+        nonlocal copied
+        copied += length
+        return read_cached(file, position, length)
+
+    monkeypatch.setattr(outbox_module, "read_cached", counted)
+    asyncio.run(_through_a_socket(segment, [[10, (0, 30_000)] * 100], 100_000))
+    assert copied < 10 * 3_000_000, "of which the socket has room for 40,000 bytes at a time"

@@ -23,6 +23,7 @@ _SMALL = 32 * 1024  # up to here a copy costs less than sendfile and two more se
 _TURN = 1_100_000  # then others come first, some 300 µs later; a fetch of the default size leaves in one turn
 _TLS_CHUNK = 256 * 1024
 _MOST_PARTS = 64  # of one sendmsg
+_MOST_COPIED = 128 * 1024  # for one sendmsg: what the socket does not take of it is copied again for the next
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 
 
@@ -140,7 +141,7 @@ class Outbox:
         False when the socket took only some of it; None when the head is a file range that is not to be copied.
         """
         run: list[Buffer] = []
-        flags = 0
+        flags = copied = 0
         for item in self._items:
             if isinstance(item, FileRange):
                 data = read_cached(*item) if item.length <= _SMALL else None
@@ -148,9 +149,10 @@ class Outbox:
                     flags = _MSG_MORE
                     break
                 run.append(data)
+                copied += item.length
             else:
                 run.append(item)
-            if len(run) == _MOST_PARTS:
+            if len(run) == _MOST_PARTS or copied >= _MOST_COPIED:
                 break
         if not run:
             return None
