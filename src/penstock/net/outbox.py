@@ -17,13 +17,14 @@ from functools import partial
 
 from penstock.model.ports import Buffer
 from penstock.net.file_threads import FileRange, FileThreads, file_ended, send_range
-from penstock.net.page_cache import is_cached, read_cached
+from penstock.net.page_cache import is_all_cached, is_cached, read_cached
 
 _SMALL = 32 * 1024  # up to here a copy costs less than sendfile and two more sends: 15 against 28 µs for 1 KB
 _TURN = 1_100_000  # then others come first, some 300 µs later; a fetch of the default size leaves in one turn
 _TLS_CHUNK = 256 * 1024
 _MOST_PARTS = 64  # of one sendmsg
 _MOST_COPIED = 128 * 1024  # for one sendmsg: what the socket does not take of it is copied again for the next
+_WARY_FOR = 64  # ranges after one that was not in memory: others near it may be so in parts
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 
 
@@ -42,6 +43,7 @@ class Outbox:
         "_socket",
         "_threads",
         "_transport",
+        "_wary",
         "_watching",
         "queued_bytes",
         "sent_bytes",
@@ -63,6 +65,7 @@ class Outbox:
         self._items: deque[Part] = deque()
         self._watching = False
         self._moving = False  # a thread is at the head of the queue
+        self._wary = 0  # for so many ranges: the client reads what was not all in memory
         self.queued_bytes = 0
         self.sent_bytes = 0
         self._socket = _duplicate_socket(transport)
@@ -171,11 +174,14 @@ class Outbox:
             self._items.appendleft(data)
             return True
         most = min(length, most)
-        if not is_cached(file, position, most):
+        if not is_cached(file, position, most) or (self._wary and not is_all_cached(file, position, most)):
+            self._wary = _WARY_FOR
             send = partial(send_range, sock.fileno(), file, position, length)
             self._threads.run(self._loop, send, partial(self._moved, sock))
             self._moving = True  # not before there is a thread: `close` leaves the socket to it
             return False
+        if self._wary:
+            self._wary -= 1
         sent = os.sendfile(sock.fileno(), fileno, position, most)
         if sent == 0:
             raise file_ended(length)
