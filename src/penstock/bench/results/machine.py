@@ -22,7 +22,20 @@ def machine_facts(data: Path) -> dict[str, str]:
         "kernel": platform.release(),
         "file system": _file_system(data),
         "read-ahead": _read_ahead(data),
-    }
+    } | _free_pages()
+
+
+_LARGEST_ORDER = 10
+"""Of a block of free pages; where only larger ones are reported, none are."""
+
+
+def _free_pages() -> dict[str, str]:
+    """Whether a virtual machine gives free memory back to its host. To write to a page that it gave back costs a fault
+    on the host: 0.5 GB/s into the page cache were measured instead of 2.8, for whoever comes first."""
+    order = _read("/sys/module/page_reporting/parameters/page_reporting_order").strip()
+    if not order.isdigit():
+        return {}
+    return {"free page reporting": "off" if int(order) > _LARGEST_ORDER else "on"}
 
 
 def _system() -> str:
