@@ -5,7 +5,8 @@
 Throughput: batches of 100 KB to three partitions, one per leader, four requests in flight to each. Latency: one
 record of 1 KB at a time, first with nothing else going on, then beside bulk at half speed. Replication lag: from a
 leader's answer to acks=1 to the moment a consumer sees the record, that is until every in-sync replica has it.
-Brokers and clients share the machine's cores; figures of different machines do not compare.
+Brokers and clients share the machine's cores; figures of different machines do not compare. Exit 1: replication lag
+is above what is promised.
 """
 
 import argparse
@@ -32,6 +33,8 @@ TOPIC = "bench"
 MODES = ("ack", "os")
 FETCH_VERSION, PRODUCE_VERSION = 12, 9
 READY_S = 60.0
+LAG_P99_MS = 200.0
+"""The promise, idle and at half speed."""
 
 
 class MeasuredCluster:
@@ -197,7 +200,14 @@ def measure(data: Path, mode: str, seconds: float) -> dict[str, float]:
     return results
 
 
-def main() -> None:
+def verdict(results: dict[str, dict[str, float]]) -> tuple[bool, str]:
+    """Whether replication lag is within its limit, and the words for it."""
+    lags = [value for found in results.values() for name, value in found.items() if "lag" in name and "p99" in name]
+    kept = max(lags) < LAG_P99_MS
+    return kept, f"replication lag p99 at most {max(lags):.1f} ms (< {LAG_P99_MS:g}): {'kept' if kept else 'BROKEN'}"
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of a table")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
@@ -207,13 +217,17 @@ def main() -> None:
         for mode in MODES:
             print(f"flush.mode={mode} …", file=sys.stderr, flush=True)
             results[mode] = measure(Path(name) / mode, mode, options.seconds)
+    kept, words = verdict(results)
     if options.json:
         print(json.dumps(results, indent=2))
-        return
+        print(words, file=sys.stderr)
+        return 0 if kept else 1
     print(f"{'RF 3, acks=all, three brokers':42} " + " ".join(f"{'flush ' + mode:>10}" for mode in MODES))
     for key in results[MODES[0]]:
         print(f"{key:42} " + " ".join(f"{results[mode][key]:10.2f}" for mode in MODES))
+    print(words)
+    return 0 if kept else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

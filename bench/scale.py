@@ -6,7 +6,7 @@ The broker is a process: how long it takes to create that many partitions, and t
 and after a kill; what memory they cost; how long Metadata takes for one topic and for all; and what a producer of
 single records notices while others ask for all of them without pause. The image is that of a cluster of 100 brokers
 and three replicas (`bench.metadata`): loading it, its memory, Metadata, and how long the controller takes to decide
-who leads what a lost broker led.
+who leads what a lost broker led. Exit 1: the image is above one of its limits.
 """
 
 import argparse
@@ -28,6 +28,8 @@ _PER_TOPIC = 100
 _TOPICS_AT_ONCE = 100
 _CREATE_VERSION, _METADATA_VERSION = 7, 12
 _TIMES = 10
+LIMITS = {"image_load_s": 30.0, "image_peak_mb": 2_000.0, "image_failover_decision_s": 3.0}
+"""Of an image of 1,000,000 partitions, and of the failure of a broker that led 10,000."""
 
 
 def say(text: str) -> None:
@@ -152,7 +154,14 @@ def started(broker: MeasuredBroker, name: str) -> Results:
     return {f"{name}_s": broker.start_seconds, f"{name}_cpu_s": broker.cpu_seconds()}
 
 
-def main() -> None:
+def verdict(found: Results) -> tuple[bool, str]:
+    """Whether every limit is kept, and the words for it."""
+    told = [f"{name} {found[name]:.1f} of at most {most:g}" for name, most in LIMITS.items()]
+    kept = all(found[name] <= most for name, most in LIMITS.items())
+    return kept, ("kept: " if kept else "BROKEN: ") + ", ".join(told)
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partitions", type=int, default=100_000, help="on one broker")
     parser.add_argument("--image-partitions", type=int, default=1_000_000, help="in the image of 100 brokers")
@@ -166,8 +175,12 @@ def main() -> None:
         }
         say(f"an image of {options.image_partitions:,} partitions …")
         image = measure_apart(options.image_partitions, 100, False, Path(name))
-    report(found | {f"image_{key}": value for key, value in image.items()}, options.json)
+    found |= {f"image_{key}": value for key, value in image.items()}
+    report(found, options.json)
+    kept, words = verdict(found)
+    print(words, file=sys.stderr if options.json else sys.stdout)
+    return 0 if kept else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -30,8 +30,8 @@ _LARGEST_ORDER = 10
 
 
 def _free_pages() -> dict[str, str]:
-    """Whether a virtual machine gives free memory back to its host. To write to a page that it gave back costs a fault
-    on the host: 0.5 GB/s into the page cache were measured instead of 2.8, for whoever comes first."""
+    """Whether a virtual machine gives free memory back to its host. To write to a page that it gave back costs the
+    host a fault: 0.5 GB/s into the page cache were measured instead of 2.8, for whoever comes first."""
     order = _read("/sys/module/page_reporting/parameters/page_reporting_order").strip()
     if not order.isdigit():
         return {}
