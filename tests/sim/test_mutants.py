@@ -1,14 +1,21 @@
 """Every mutant is found within its budget of seeds; the quick ones with every run of the tests."""
 
+from functools import partial
+
 import pytest
 
+from penstock.node.identity import NodeRefused
 from penstock.sim.cluster import run_seed
+from penstock.sim.loop import Deadlock, OutOfTime
 from tests.sim.mutants import FOUND_ELSEWHERE, MUTANTS, Mutant
+from tests.verdicts import verdict
 
-pytest.importorskip("aiokafka")
+CorruptRecordException: type[Exception] = pytest.importorskip("aiokafka.errors").CorruptRecordException
 
 QUICK = [mutant for mutant in MUTANTS if mutant.seeds <= 20]
 SLOW = [mutant for mutant in MUTANTS if mutant not in QUICK]
+WORLD_ENDS = (Deadlock, OutOfTime, TimeoutError, NodeRefused, CorruptRecordException)
+"""How a world ends in which nothing moves on, a node does not start again, or a client is given damaged records."""
 
 
 def find(mutant: Mutant) -> str | None:
@@ -16,10 +23,9 @@ def find(mutant: Mutant) -> str | None:
     with pytest.MonkeyPatch.context() as patch:
         mutant.put_in(patch)
         for seed in range(mutant.seeds):
-            try:
-                run_seed(seed, mutant.nodes, kinds=mutant.kinds)
-            except Exception as error:  # whatever is wrong with the world, the mutant did it
-                return f"seed {seed}: {type(error).__name__}: {error}"
+            found = verdict(partial(run_seed, seed, mutant.nodes, kinds=mutant.kinds), also=WORLD_ENDS)
+            if found is not None:
+                return f"seed {seed}: {found}"
     return None
 
 

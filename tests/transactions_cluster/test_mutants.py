@@ -1,6 +1,7 @@
 """Breaks what holds transactions together across brokers, on purpose: a world that does not notice proves nothing."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from penstock.transactions.decision import Decision, Now
 from penstock.transactions.shard import TransactionShard
 from tests.transactions_cluster.test_chaos import chaos
 from tests.transactions_cluster.world import run
+from tests.verdicts import verdict
 
 SEEDS = 20
 Patch = pytest.MonkeyPatch
@@ -77,8 +79,7 @@ def test_the_world_notices(mutant: Callable[[Patch], None]) -> None:
     for seed in range(SEEDS):
         with pytest.MonkeyPatch.context() as patch:
             mutant(patch)
-            try:
-                run(seed, lambda world, seed=seed: chaos(world, seed), limit_s=100)
-            except (AssertionError, Deadlock, OutOfTime):
+            story = partial(run, seed, partial(chaos, seed=seed), limit_s=100)
+            if verdict(story, also=(Deadlock, OutOfTime)):
                 return
     pytest.fail(f"{SEEDS} seeds do not notice")

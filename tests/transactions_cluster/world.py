@@ -409,4 +409,9 @@ def run(seed: int, test: Callable[[World], Awaitable[None]], limit_s: float = 36
         await test(world)
         assert not loop.faults, loop.faults
 
-    loop.run(main(), limit_s)
+    try:
+        loop.run(main(), limit_s)
+    except Exception as error:
+        for fault in loop.faults:  # it may be why
+            error.add_note(f"before that: {fault}")
+        raise

@@ -79,6 +79,10 @@ class World:
                 return result
             except BaseException as error:
                 error.add_note(f"seed {self.seed}, {self.loop.turns} turns, {self.loop.time():.6f} s")
+                if not isinstance(error, WorldFailed) or str(error) not in self._bugs:
+                    self._gather_faults()
+                    for bug in self._bugs[:1]:  # it may be why
+                        error.add_note(f"before that: {bug}")
                 raise
             finally:
                 self._end()
@@ -98,13 +102,16 @@ class World:
 
     def check_programs(self) -> None:
         """No program may fail in a way it did not foresee."""
+        self._gather_faults()
+        if self._bugs:
+            raise WorldFailed(self._bugs[0])
+
+    def _gather_faults(self) -> None:
         for fault in self.loop.faults:
             error = fault.get("exception")
             text = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
             self._bugs.append(f"{fault['process']}: {fault['message']}\n{text}")
         self.loop.faults.clear()
-        if self._bugs:
-            raise WorldFailed(self._bugs[0])
 
     def _end(self) -> None:
         """Everybody dies, in an order; whatever their last words are, nobody hears them."""
