@@ -58,6 +58,12 @@ def test_a_cluster_that_loses_a_member() -> None:
         assert now["penstock_cluster_elections_total"][""] >= 1
         assert now["penstock_cluster_unclean_elections_total"][""] == 0
         assert now["penstock_partitions_at_min_isr"][""] >= 1
+        # The new leader has never seen it caught up: its lag counts from the election on.
+        lost = f'topic="t",partition="0",replica="{leader}"'
+        assert set(before["penstock_replica_lag_seconds"].values()) == {0}
+        assert now["penstock_replica_lag_records"][lost] > 0
+        behind_s = now["penstock_replica_lag_seconds"][lost]
+        eventually(lambda: read(watched)["penstock_replica_lag_seconds"][lost] > behind_s >= 0)
         assert now["penstock_partition_isr_size"]['topic="t",partition="0"'] == 2
 
 

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers import delete_records
 from penstock.controller.decision import Decision
+from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import ErrorCode
+from penstock.replication.leader_state import LeaderState
 from penstock.wire.generated.delete_records import DeleteRecordsRequest
 from penstock.wire.generated.records_metadata import PartitionChangeRecord
 from tests.controller.cluster import directory
@@ -369,6 +371,19 @@ def test_numbers_of_replication() -> None:
             assert late.seconds > 0
 
     run(story)
+
+
+def test_a_replica_that_never_had_everything_lags_since_its_leader_knows_it() -> None:
+    eligible = lambda *_: False  # noqa: E731
+    image = PartitionImage(replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=1, partition_epoch=1)
+    state = LeaderState(1, image, 0, 1, 10_000, eligible, 5_000)
+    assert [state.progress[replica].behind_ms(7_000) for replica in (2, 3)] == [2_000, 2_000]
+    state.note_fetch(2, 7, 10, 0, 10, 8_000)
+    state.note_fetch(3, 7, 4, 0, 10, 8_000)  # comes nearer, and is still behind
+    assert [state.progress[replica].behind_ms(9_000) for replica in (2, 3)] == [1_000, 4_000]
+    moved = image._replace(replicas=(1, 2, 4), partition_epoch=2)
+    state.follow(moved, 9_500)
+    assert [state.progress[replica].behind_ms(9_600) for replica in (2, 4)] == [1_600, 100]
 
 
 def test_a_replica_that_moves_takes_everything_along_and_leaves_nothing() -> None:

@@ -44,7 +44,12 @@ BROKER_METRICS = (
     Metric("penstock_partitions_at_min_isr", GAUGE, "Led here, with just as many in sync as min.insync.replicas."),
     Metric("penstock_partition_isr_size", GAUGE, "Replicas in sync, of a replicated partition led here.", _PARTITION),
     Metric("penstock_replica_lag_records", GAUGE, "Records that a follower does not have yet.", _FOLLOWER),
-    Metric("penstock_replica_lag_seconds", GAUGE, "Time since a follower last had all there was.", _FOLLOWER),
+    Metric(
+        "penstock_replica_lag_seconds",
+        GAUGE,
+        "Time since a follower last had all there was; if it never had, since its leader knows it.",
+        _FOLLOWER,
+    ),
     Metric("penstock_isr_shrinks_total", COUNTER, "Followers that left an in-sync set led here."),
     Metric("penstock_isr_expands_total", COUNTER, "Followers that came into an in-sync set led here."),
     Metric("penstock_replicated_bytes_total", COUNTER, "Bytes fetched from leaders."),

@@ -58,6 +58,7 @@ class ReplicaProgress:
         "broker_epoch",
         "directory",
         "end_offset",
+        "known_since_ms",
         "lacks_room",
         "last_caught_up_ms",
         "last_fetch_end_offset",
@@ -66,12 +67,13 @@ class ReplicaProgress:
         "repeats",
     )
 
-    def __init__(self, directory: bytes, last_caught_up_ms: int) -> None:
+    def __init__(self, directory: bytes, is_in_sync: bool, now_ms: int) -> None:
         self.directory = directory
+        self.known_since_ms = now_ms  # when this leader took over, or the replica came to be
         self.end_offset = UNKNOWN_OFFSET  # unknown until the first fetch in this leader epoch
         self.log_start_offset = UNKNOWN_OFFSET
         self.broker_epoch = NO_BROKER_EPOCH
-        self.last_caught_up_ms = last_caught_up_ms
+        self.last_caught_up_ms = now_ms if is_in_sync else -1
         self.last_fetch_ms = -1
         self.last_fetch_end_offset = 0  # where the leader ended at the last fetch
         self.lacks_room = False  # it says that its disk cannot take what is there for it
@@ -88,6 +90,10 @@ class ReplicaProgress:
         self.log_start_offset = log_start_offset
         self.last_fetch_ms = now_ms
         self.last_fetch_end_offset = leader_end_offset
+
+    def behind_ms(self, now_ms: int) -> int:
+        """Since when it has not had all there was; one that never had since it is known here."""
+        return max(0, now_ms - max(self.last_caught_up_ms, self.known_since_ms))
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_max_ms: int) -> bool:
         if self.end_offset == leader_end_offset:
@@ -175,7 +181,7 @@ class LeaderState:
             directory = state.directory_of(replica)
             progress = known.get(replica)
             if progress is None or progress.directory != directory:
-                progress = ReplicaProgress(directory, now_ms if replica in self.isr else -1)
+                progress = ReplicaProgress(directory, replica in self.isr, now_ms)
             self.progress[replica] = progress
 
     def _commit(self, isr: frozenset[int]) -> None:

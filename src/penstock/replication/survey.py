@@ -14,7 +14,7 @@ class FollowerLag(NamedTuple):
     replica: int
     is_in_sync: bool
     records: int
-    seconds: float  # since it last had all there was
+    seconds: float  # since it last had all there was; if it never had, since this leader knows it
 
 
 class ReplicationSurvey(NamedTuple):
@@ -36,9 +36,7 @@ def lags(partitions: Iterable[Partition], now_ms: int) -> Iterator[FollowerLag]:
         end_offset = partition.log.end_offset
         for replica, progress in state.progress.items():
             records = max(0, end_offset - max(progress.end_offset, partition.log.log_start_offset))
-            behind_ms = (
-                max(0, now_ms - progress.last_caught_up_ms) if records and progress.last_caught_up_ms >= 0 else 0
-            )
+            behind_ms = progress.behind_ms(now_ms) if records else 0
             in_sync = replica in state.isr
             yield FollowerLag(partition.topic, partition.index, replica, in_sync, records, behind_ms / 1000)
 
