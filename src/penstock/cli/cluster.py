@@ -43,7 +43,10 @@ def up(brokers: int, port: int, data: str, settings: tuple[str, ...]) -> int:
 @cluster.command("describe")
 @client_options
 def describe(bootstrap: str, output: str) -> None:
-    """Show the cluster's id, brokers, active controller, and who votes and follows in the metadata quorum."""
+    """Show the cluster's id, brokers, active controller, and who votes and follows in the metadata quorum.
+
+    Unclean elections, after which records may be lost, are shown where there were any.
+    """
     run(_describe(bootstrap, output))
 
 
@@ -70,12 +73,21 @@ async def _describe(bootstrap: str, output: str) -> None:
     missing = sum(len(state.isr) < len(state.replicas) for state in states)
     offline = sum(state.leader < 0 for state in states)
     if output == "json":
-        summary = {"partitions": len(states), "under_replicated": missing, "offline": offline}
+        summary = {
+            "partitions": len(states),
+            "under_replicated": missing,
+            "offline": offline,
+            "unclean_elections": found.unclean_elections,
+        }
         shown = {"cluster_id": found.cluster_id, "controller_id": quorum.leader_id, "brokers": brokers}
         print_json({**shown, **summary, "quorum": quorum_rows(quorum)})
         return
     click.echo(f"cluster {found.cluster_id}")
     click.echo(f"{len(states)} partitions, {missing} under-replicated, {offline} without a leader")
+    if found.unclean_elections:
+        click.echo(
+            f"{found.unclean_elections} unclean elections since the broker asked was started: records may be lost"
+        )
     print_rows(brokers, ["id", "host", "port", "rack", "controller", "fenced", "leads", "replicas"], output)
     click.echo(f"metadata quorum: node {quorum.leader_id} is the active controller, epoch {quorum.leader_epoch}")
     print_rows(quorum_rows(quorum), ["id", "role", "end_offset", "lag", "behind_ms"], output)

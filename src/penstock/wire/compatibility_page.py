@@ -59,6 +59,11 @@ Kafka's own console tools. What they need of a broker beyond single APIs:
 - Followers whose disk is full say so in Fetch by a tagged field of Penstock's own (tag 10000), which others skip.
 - A partition's directory and files appear with its first record.
 - Index files are written as they grow, not preallocated.
+- With `unclean.leader.election.enable=false` there is one unclean election all the same: where every replica that had
+  everything was restarted uncleanly, so that ISR and ELR are empty (only outside `flush.mode=ack`), the last known
+  leader leads again once it is back, without being asked. KIP-966 foresees it; a Kafka without eligible leader
+  replicas waits for an operator. It is counted (`penstock_cluster_unclean_elections_total`, `penstock cluster
+  describe`); no other replica is ever elected unasked.
 """
 
 

@@ -1,7 +1,8 @@
 """DescribeCluster (key 60), versions 0–2. v1: endpoint type (KIP-919). v2: fenced brokers (KIP-1073).
 
 Brokers on the listeners of clients, controllers on those of the controller; whoever asks for the others is told that
-it asks the wrong endpoint. A client's controller is a broker: each forwards what is for the controller.
+it asks the wrong endpoint. A client's controller is a broker: each forwards what is for the controller. Unclean
+elections are told in a tagged field of our own, which is there only when there were some.
 """
 
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ async def handle(
             error_code=code, error_message=code.message, endpoint_type=served, cluster_id=broker.cluster_id
         )
     response = DescribeClusterResponse(endpoint_type=served, cluster_id=broker.cluster_id)
+    response.unclean_elections = broker.controller_clock.counters.unclean_elections
     if served == _BROKERS:
         response.controller_id = controller_for(broker, reachable_brokers(broker, context))
         response.brokers = _brokers(broker, context, request.include_fenced_brokers)

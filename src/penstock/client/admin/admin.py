@@ -262,7 +262,9 @@ class Admin:
             raise_for(response.error_code, response.error_message)
             brokers = [BrokerInfo(b.broker_id, b.host, b.port, b.rack) for b in response.brokers]
             fenced = frozenset(b.broker_id for b in response.brokers if b.is_fenced)
-            return ClusterDescription(response.cluster_id, response.controller_id, sorted(brokers), fenced)
+            return ClusterDescription(
+                response.cluster_id, response.controller_id, sorted(brokers), fenced, response.unclean_elections
+            )
 
         return await retry(attempt, self._options, self._timeout_ms)
 

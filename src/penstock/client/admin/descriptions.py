@@ -46,12 +46,15 @@ class TopicDescription(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
-    """`fenced`: ids of those among the brokers that do not serve at the moment, where they were asked for."""
+    """`fenced`: ids of those among the brokers that do not serve at the moment, where they were asked for.
+    `unclean_elections`: of leaders that may lack records, since the broker that was asked has been running; a Kafka
+    does not tell."""
 
     cluster_id: str
     controller_id: int
     brokers: list[BrokerInfo]
     fenced: frozenset[int] = frozenset()
+    unclean_elections: int = 0
 
 
 class QuorumReplica(NamedTuple):

@@ -12,6 +12,7 @@ from penstock.wire.primitives import (
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
+    read_uvarint,
     skip_tagged_fields,
     truncated,
     unencodable,
@@ -20,6 +21,9 @@ from penstock.wire.primitives import (
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
+    write_tagged_field,
+    write_uvarint,
+    wrong_tag_size,
 )
 from penstock.wire.struct import ApiMessage, Struct, UNSET
 
@@ -121,7 +125,7 @@ class DescribeClusterResponse(ApiMessage):
     MIN_VERSION = 0
     MAX_VERSION = 2
     FLEXIBLE_FROM = 0
-    __slots__ = ("throttle_time_ms", "error_code", "error_message", "endpoint_type", "cluster_id", "controller_id", "brokers", "cluster_authorized_operations",)
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "endpoint_type", "cluster_id", "controller_id", "brokers", "cluster_authorized_operations", "unclean_elections",)
 
     def __init__(
         self,
@@ -133,6 +137,7 @@ class DescribeClusterResponse(ApiMessage):
         controller_id: int = -1,
         brokers: list[DescribeClusterResponse.DescribeClusterBroker] = UNSET,
         cluster_authorized_operations: int = -2147483648,
+        unclean_elections: int = 0,
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
@@ -142,6 +147,7 @@ class DescribeClusterResponse(ApiMessage):
         self.controller_id = controller_id
         self.brokers = [] if brokers is UNSET else brokers
         self.cluster_authorized_operations = cluster_authorized_operations
+        self.unclean_elections = unclean_elections
 
     class DescribeClusterBroker(Struct):
         __slots__ = ("broker_id", "host", "port", "rack", "is_fenced",)
@@ -204,10 +210,21 @@ def _decode_describe_cluster_response_flexible(buf: memoryview, pos: int, versio
         items_brokers.append(item_brokers)
     (msg.cluster_authorized_operations,) = unpack_i(buf, pos)
     pos += 4
-    if buf[pos]:
-        pos = skip_tagged_fields(buf, pos)
-    else:
-        pos += 1
+    msg.unclean_elections = 0
+    if not buf[pos]:
+        return msg, pos + 1
+    tags, pos = read_uvarint(buf, pos)
+    for _ in range(tags):
+        tag, pos = read_uvarint(buf, pos)
+        size, pos = read_uvarint(buf, pos)
+        end = pos + size
+        if tag == 10000:
+            (msg.unclean_elections,) = unpack_i(buf, pos)
+            pos += 4
+        else:
+            pos = end
+        if pos != end:
+            raise wrong_tag_size(tag)
     return msg, pos
 
 
@@ -254,7 +271,15 @@ def _encode_describe_cluster_response_flexible(msg: DescribeClusterResponse, ver
     for item_brokers in msg.brokers:
         _encode_describe_cluster_response_describe_cluster_broker_flexible(item_brokers, version, out)
     out += pack_i(msg.cluster_authorized_operations)
-    out.append(0)
+    tags = 0
+    tagged = bytearray()
+    if msg.unclean_elections:
+        value = bytearray()
+        value += pack_i(msg.unclean_elections)
+        write_tagged_field(tagged, 10000, value)
+        tags += 1
+    write_uvarint(out, tags)
+    out += tagged
 
 
 def _encode_describe_cluster_response_describe_cluster_broker_flexible(msg: _DescribeClusterResponseDescribeClusterBroker, version: int, out: bytearray) -> None:
