@@ -4,6 +4,8 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers import delete_records
 from penstock.controller.decision import Decision
@@ -436,15 +438,17 @@ def test_deleted_records_are_deleted_everywhere() -> None:
     run(story)
 
 
-def test_followers_that_catch_up_may_be_held_back() -> None:
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_followers_that_catch_up_may_be_held_back(side: str) -> None:
     async def story() -> None:
         settings = {
-            "leader_replication_throttled_rate": "1000",
+            f"{side}_replication_throttled_rate": "1000",
             "replica_fetch_wait_max_ms": "20",
             "replica_fetch_max_bytes": "700",
         }
         async with running(2, **settings) as cluster:
-            cluster.create(replicas=(1, 2), min_insync_replicas="1", leader_replication_throttled_replicas="0:2")
+            throttled = {f"{side}_replication_throttled_replicas": "0:2"}
+            cluster.create(replicas=(1, 2), min_insync_replicas="1", **throttled)
             await cluster.produce("one")
             await all_alike(cluster, 1, 2)
             await cluster.stop(2)
