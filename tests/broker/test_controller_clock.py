@@ -6,6 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from penstock.broker.metadata_driver import MetadataUnavailable
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.metadata.settings import BrokerSettings
 from penstock.model.errors import ErrorCode
@@ -227,5 +230,69 @@ def test_internal_topics_grow_and_load_spreads(tmp_path: Path) -> None:
             b = world.broker.image.topic("b")
             assert b is not None
             assert any(state.adding_replicas for state in b.partitions)
+
+    asyncio.run(scenario())
+
+
+def test_what_could_not_be_decided_is_due_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        settings = {"cluster_balance_enable": "true", "cluster_balance_interval_ms": "100"}
+        async with playing(tmp_path, broker_session_timeout_ms="4000", **settings) as world:
+            kind = CreateTopicsRequest
+            topics = [kind.CreatableTopic("__consumer_offsets", 2, 1), kind.CreatableTopic("b", 8, 1)]
+            await world.ask(kind(topics=topics))
+            await world.join(2, 3)
+            clock = world.broker.controller_clock
+            for broker_id, epoch in world.epochs.items():
+                clock.liveness.touch(broker_id, epoch, clock.now_ms() + 60_000)
+            refused: list[object] = []
+
+            async def refuse(decide: object) -> int:
+                refused.append(decide)
+                raise MetadataUnavailable("the disk is full")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(world.broker.controller, "submit", refuse)
+                await clock.round(clock.now_ms() + 10_000)
+            assert len(refused) >= 2
+            await clock.round(clock.now_ms() + 20_000)
+            assert len(world.partition("__consumer_offsets").adding_replicas) == 2
+            b = world.broker.image.topic("b")
+            assert b is not None
+            assert any(state.adding_replicas for state in b.partitions)
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_comes_while_a_balance_is_decided_gets_its_share(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        settings = {"cluster_balance_enable": "true", "cluster_balance_interval_ms": "100"}
+        async with playing(tmp_path, broker_session_timeout_ms="4000", **settings) as world:
+            clock = world.broker.controller_clock
+            submit = world.broker.controller.submit
+            await world.join(2)
+            kind = CreateTopicsRequest
+            assigned = [kind.CreatableReplicaAssignment(index, [1 + index % 2]) for index in range(8)]
+            await world.ask(kind(topics=[kind.CreatableTopic("b", -1, -1, assigned, [])]))
+            late, clock._balance_at_ms = False, 0
+
+            async def submit_late(decide: Any, **options: Any) -> Any:
+                nonlocal late
+                answer = await submit(decide, **options)
+                if not late and clock._balance_at_ms > 0:
+                    late = True
+                    await world.join(3)
+                return answer
+
+            world.broker.controller.submit = submit_late  # type: ignore[method-assign]
+            for _ in range(3):  # all is even for two; then there are three
+                for broker_id, epoch in world.epochs.items():
+                    clock.liveness.touch(broker_id, epoch, clock.now_ms() + 60_000)
+                await clock.round(clock.now_ms() + 10_000)
+                clock._balance_at_ms = 0
+            b = world.broker.image.topic("b")
+            assert b is not None
+            assert late
+            assert any(3 in state.adding_replicas for state in b.partitions)
 
     asyncio.run(scenario())

@@ -67,6 +67,39 @@ def test_a_broker_joins_and_leaves(cluster: Cluster) -> None:
     assert sorted(read_all(cluster.bootstrap, topic, 360)) == sorted(writer.acknowledged)
 
 
+def test_a_cluster_that_balances_itself_gives_a_broker_that_joins_its_share() -> None:
+    settings = {
+        "min.insync.replicas": "2",
+        "cluster.balance.enable": "true",
+        "cluster.balance.interval.ms": "100",
+        "cluster.balance.max.moves": "3",
+        "broker.session.timeout.ms": "1000",
+        "broker.heartbeat.interval.ms": "200",
+    }
+    with Cluster(brokers=3, settings=settings) as cluster:
+        topic = cluster.create_topic("t", partitions=12, replication_factor=3)
+        writer = Writer(cluster.bootstrap, topic, partitions=12)
+        writer.write(120)
+        fourth = cluster.add_broker()
+
+        def is_spread() -> bool:
+            writer.write(12)  # it goes on meanwhile
+            found = cluster.image().topic(topic)
+            assert found is not None
+            states = found.partitions
+            moving = [state for state in states if state.adding_replicas or state.removing_replicas]
+            assert len(moving) <= 3
+            held = {node_id: sum(node_id in state.replicas for state in states) for node_id in cluster.brokers}
+            led = sum(state.leader == fourth for state in states)
+            return not moving and set(held.values()) == {9} and led >= 2
+
+        eventually(is_spread, 60)
+        cluster.wait_until_in_sync(topic)
+        assert not writer.failures
+        found = read_all(cluster.bootstrap, topic, len(writer.acknowledged))
+        assert sorted(found) == sorted(writer.acknowledged)
+
+
 def test_no_room_to_drain(cluster: Cluster) -> None:
     cluster.create_topic("t", replication_factor=3)
     result = command(cluster, "drain", "1")

@@ -183,15 +183,18 @@ class ControllerClock:
             from penstock.controller.elections import decide_elect_where_leaderless
 
             self._elections_due = False
-            await self._decide(lambda view: decide_elect_where_leaderless(view.image, settings))
+            decided = await self._decide(lambda view: decide_elect_where_leaderless(view.image, settings))
+            self._elections_due |= decided is None
 
     async def _grow(self, settings: BrokerSettings) -> None:
         if self._growth_due:
             from penstock.controller.internal_topics import decide_grow_internal_topics
 
             self._growth_due = False
-            if await self._decide(lambda view: decide_grow_internal_topics(view.image, settings, _GROWING_AT_A_TIME)):
-                self._growth_due = True
+            grown = await self._decide(
+                lambda view: decide_grow_internal_topics(view.image, settings, _GROWING_AT_A_TIME)
+            )
+            self._growth_due |= grown is None or grown > 0
 
     async def _rebalance(self, now_ms: float, settings: BrokerSettings) -> None:
         if settings.auto_leader_rebalance_enable and now_ms >= self._leaders_at_ms:
@@ -204,8 +207,9 @@ class ControllerClock:
 
             self._balance_at_ms = now_ms + settings.cluster_balance_interval_ms
             most = settings.cluster_balance_max_moves
+            self._balance_due = False  # until brokers or topics come, which they may while this is decided
             moving = await self._decide(lambda view: decide_balance(view.image, settings, most))
-            self._balance_due = moving > 0  # else all is even until brokers or topics come
+            self._balance_due |= moving is None or moving > 0
             if moving:
                 log.info("%d partitions are on the way to other brokers", moving)
 
@@ -215,11 +219,12 @@ class ControllerClock:
         if await self._decide(lambda view: decide_fence_broker(view, broker_id, epoch, settings)):
             log.log(level, "broker %d (epoch %d) is fenced: %s", broker_id, epoch, why)
 
-    async def _decide(self, decide: Callable[[View], Decision[AnswerT]]) -> int:
-        """A controller that has lost its place learns it by the next leadership change; nothing is lost here."""
+    async def _decide(self, decide: Callable[[View], Decision[AnswerT]]) -> int | None:
+        """None: nothing was decided, and what was due is due again in the next round. A controller that has lost its
+        place learns it by the next leadership change."""
         try:
             answer: AnswerT = await self._broker.controller.submit(decide)
             return int(answer)
         except MetadataUnavailable as error:
             log.debug("nothing was decided: %s", error)
-            return 0
+            return None
