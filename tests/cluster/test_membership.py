@@ -134,6 +134,32 @@ def test_an_empty_disk_takes_the_place_of_a_dead_voter(cluster: Cluster) -> None
     assert sorted(read_all(cluster.bootstrap, topic, 120)) == sorted(writer.acknowledged)
 
 
+def test_a_broker_that_votes_is_removed_with_its_vote(cluster: Cluster) -> None:
+    """Else it would count against every majority: with another one gone nothing could be decided."""
+    topic = cluster.create_topic("t", partitions=3, replication_factor=2)
+    writer = Writer(cluster.bootstrap, topic)
+    writer.write(60)
+    gone = next(node_id for node_id in (3, 2, 1) if node_id != cluster.controller_id)
+    result = command(cluster, "drain", str(gone))
+    assert result.returncode == 0, result.stderr
+    cluster.brokers[gone].stop()
+    result = command(cluster, "remove", str(gone))
+    assert result.returncode == 0, result.stderr
+    assert f"node {gone} votes no more; 2 voters are left, of which none may be lost" in result.stderr
+    left = {1, 2, 3} - {gone}
+    assert set(voters(cluster)) == left
+    assert {row["id"] for row in described(cluster)["brokers"]} == left
+    writer.write(60)
+    assert not writer.failures
+    refused = command(cluster, "remove", str(gone))
+    assert refused.returncode == 1
+    assert f"there is no broker {gone}" in refused.stderr
+    # Started again with itself in its list, it is a member like any that joins, and votes.
+    cluster.start()
+    eventually(lambda: set(voters(cluster)) == {1, 2, 3}, 30, interval=0.3)
+    assert sorted(read_all(cluster.bootstrap, topic, 120)) == sorted(writer.acknowledged)
+
+
 def test_a_voter_is_added_only_where_somebody_listens(cluster: Cluster) -> None:
     (unused,) = free_ports(1)
     leader = cluster.brokers[cluster.controller_id or 1]._node

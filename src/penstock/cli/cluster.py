@@ -156,7 +156,10 @@ def drain(brokers: tuple[int, ...], moves: int, dry_run: bool, bootstrap: str, o
 @click.option("--force", is_flag=True, help="Also where it still has replicas, which are then missing.")
 @bootstrap_option
 def remove(broker: int, force: bool, bootstrap: str) -> None:
-    """Take a broker that was drained and stopped out of the cluster for good."""
+    """Take a broker that was drained and stopped out of the cluster for good.
+
+    If it votes in the metadata quorum, it is taken out of that as well.
+    """
     from penstock.cli.cluster_moves import remove as carry_out
 
     run(carry_out(bootstrap, broker, force))

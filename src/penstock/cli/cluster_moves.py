@@ -139,5 +139,18 @@ async def remove(bootstrap: str, broker_id: int, force: bool) -> None:
                 f"broker {broker_id} still has replicas of {held} partitions",
                 hint=f"move them with `penstock cluster drain {broker_id}` first, or use --force",
             )
+        await _remove_voter(client, broker_id)
         await client.unregister_broker(broker_id)
     talk(f"broker {broker_id} is removed")
+
+
+async def _remove_voter(client: "Admin", node_id: int) -> None:
+    """Before the broker goes: what is gone for good but votes would count against every majority."""
+    quorum = await client.describe_quorum()
+    for voter in quorum.voters:
+        if voter.node_id == node_id:
+            await client.remove_voter(node_id, voter.directory_id)
+    left = [voter for voter in quorum.voters if voter.node_id != node_id]
+    if len(left) < len(quorum.voters):
+        spare = (len(left) - 1) // 2
+        talk(f"node {node_id} votes no more; {len(left)} voters are left, of which {spare or 'none'} may be lost")

@@ -295,6 +295,11 @@ class Admin:
         """Takes a broker that is stopped, and holds no replicas, out of the cluster."""
         await _members.unregister_broker(self._cluster, broker_id, self._timeout_ms)
 
+    async def remove_voter(self, node_id: int, directory_id: str) -> None:
+        """Takes a voter, as `describe_quorum` names it, out of the metadata quorum. One that runs and lists itself in
+        `controller.quorum.voters` joins again."""
+        await _members.remove_voter(self._cluster, node_id, directory_id, self._timeout_ms)
+
     async def describe_log_dirs(self, broker_ids: Iterable[int] | None = None) -> list[LogDir]:
         """What lies in each broker's log directories, with sizes."""
         cluster = self._cluster

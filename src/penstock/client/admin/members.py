@@ -9,7 +9,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.errors import broker_error, raise_for
 from penstock.client.types import TopicPartition
 from penstock.model.errors import ErrorCode
-from penstock.model.ids import format_uuid
+from penstock.model.ids import format_uuid, parse_uuid
 from penstock.wire.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -20,6 +20,7 @@ from penstock.wire.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from penstock.wire.generated.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from penstock.wire.generated.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 _PREFERRED, _UNCLEAN = 0, 1
@@ -108,6 +109,12 @@ def _replica(state: DescribeQuorumResponse.ReplicaState) -> QuorumReplica:
 async def unregister_broker(cluster: Cluster, broker_id: int, timeout_ms: int) -> None:
     response = await ask_controller(cluster, UnregisterBrokerRequest(broker_id), UnregisterBrokerResponse, timeout_ms)
     raise_for(response.error_code, response.error_message, what=f"broker {broker_id}")
+
+
+async def remove_voter(cluster: Cluster, node_id: int, directory_id: str, timeout_ms: int) -> None:
+    request = RemoveRaftVoterRequest(None, node_id, parse_uuid(directory_id))
+    response = await ask_controller(cluster, request, RemoveRaftVoterResponse, timeout_ms)
+    raise_for(response.error_code, response.error_message, what=f"voter {node_id}")
 
 
 def _outcome(code: int, message: str | None) -> Outcome:
