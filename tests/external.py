@@ -3,6 +3,7 @@
 What is missing is installed once: kcat by apt where that is allowed, Kafka's jars by Maven from Maven Central into
 a cache outside the repository (`PENSTOCK_TEST_CACHE`, by default `~/.cache/penstock-tests`). What cannot be had is
 skipped with the reason, never faked.
+A test that is worth something without it asks `missing` and says what it left out.
 """
 
 import fcntl
@@ -49,6 +50,15 @@ def _once_or_skip(obtain: Callable[[], P]) -> Callable[[], P]:
         return found
 
     return get
+
+
+def missing(get: Callable[[], object]) -> str | None:
+    """Why something cannot be had here, for a test that goes on without it; None if it can."""
+    try:
+        get()
+    except pytest.skip.Exception as reason:
+        return str(reason)
+    return None
 
 
 @_once_or_skip

@@ -1,6 +1,7 @@
 """Three real brokers lose a leader, the controller, both at once, sleep, are cut off and are restarted in turn, while
 producers and groups of two libraries go on. Nothing acknowledged is lost or doubled, groups read again only what they
 had not committed, and producers are acknowledged again within five seconds.
+Where there is no Java, confluent-kafka is alone, and the figures say so.
 """
 
 import random
@@ -109,26 +110,22 @@ def finish(rounds: FaultRounds) -> str:
 
 
 @pytest.mark.figures
-@pytest.mark.java
 def test_signals(tmp_path: Path) -> None:
     print("\n" + run_signals(tmp_path, 2))
 
 
 @pytest.mark.figures
-@pytest.mark.java
 def test_network_partitions(tmp_path: Path) -> None:
     print("\n" + run_cuts(tmp_path, ["cut off", "unheard", "cut off", "deaf"]))
 
 
 @pytest.mark.soak
-@pytest.mark.java
 @pytest.mark.timeout(7200)
 def test_many_signals(tmp_path: Path) -> None:
     print("\n" + run_signals(tmp_path, SOAK_ROUNDS))
 
 
 @pytest.mark.soak
-@pytest.mark.java
 @pytest.mark.timeout(7200)
 def test_many_network_partitions(tmp_path: Path) -> None:
     print("\n" + run_cuts(tmp_path, [*CUTS] * SOAK_ROUNDS))

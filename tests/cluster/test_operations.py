@@ -94,7 +94,6 @@ OPERATIONS: list[Callable[[FaultRounds], None]] = [
 
 
 @pytest.mark.figures
-@pytest.mark.java
 def test_operations_under_traffic(tmp_path: Path) -> None:
     with (
         ClusterProcesses(tmp_path, 3, SETTINGS) as cluster,
