@@ -53,17 +53,15 @@ Kafka's own console tools. What they need of a broker beyond single APIs:
   once.
 - A node that its own `controller.quorum.voters` lists becomes a voter by itself when it is none, also after its disk
   was replaced (`controller.quorum.auto.join.enable`; Kafka's default is off, and there it is for any controller).
-- Elections follow KIP-966 with rules of Penstock's own ([decision 2](decisions/0002-who-may-lead.md)). One of them is
-  the last resort: when every complete replica had an unclean restart, the last known leader leads again once it is
-  back, without being asked, unless its disk is gone.
-- Followers whose disk is full say so in Fetch by a tagged field of Penstock's own (tag 10000), which others skip.
+- Elections follow KIP-966 with rules of Penstock's own ([decision 2](decisions/0002-who-may-lead.md)). With
+  `unclean.leader.election.enable=false` there is one unclean election all the same: where every replica that had
+  everything was restarted uncleanly, so that ISR and ELR are empty (only outside `flush.mode=ack`), the last known
+  leader leads again once it is back, unless its disk is gone. It is counted
+  (`penstock_cluster_unclean_elections_total`, `penstock cluster describe`); no other replica is ever elected unasked.
+- Two tagged fields (10000) are Penstock's own, and others skip them: in Fetch, of a follower whose disk is full; in
+  answers to DescribeCluster, how many unclean elections there were.
 - A partition's directory and files appear with its first record.
 - Index files are written as they grow, not preallocated.
-- With `unclean.leader.election.enable=false` there is one unclean election all the same: where every replica that had
-  everything was restarted uncleanly, so that ISR and ELR are empty (only outside `flush.mode=ack`), the last known
-  leader leads again once it is back, without being asked. KIP-966 foresees it; a Kafka without eligible leader
-  replicas waits for an operator. It is counted (`penstock_cluster_unclean_elections_total`, `penstock cluster
-  describe`); no other replica is ever elected unasked.
 """
 
 
