@@ -18,9 +18,9 @@ SWEEP_S = 20.0
 """What `make test` spends on the sweep."""
 
 
-def named_seeds() -> list[tuple[int, int, str]]:
+def named_seeds() -> list[tuple[int, int, str, bool]]:
     lines = (line.split() for line in SEEDS.read_text().splitlines() if line and not line.startswith("#"))
-    return [(int(nodes), int(seed), name) for nodes, seed, name in lines]
+    return [(int(nodes), int(seed), name, plain == ["plain"]) for nodes, seed, name, *plain in lines]
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
@@ -47,9 +47,9 @@ def test_the_order_of_hashes_decides_nothing() -> None:
     assert len(told) == 1
 
 
-@pytest.mark.parametrize(("nodes", "seed", "name"), named_seeds())
-def test_a_seed_that_found_something_holds_now(nodes: int, seed: int, name: str) -> None:
-    run_seed(seed, nodes)
+@pytest.mark.parametrize(("nodes", "seed", "name", "plain"), named_seeds())
+def test_a_seed_that_found_something_holds_now(nodes: int, seed: int, name: str, plain: bool) -> None:
+    run_seed(seed, nodes, plain=plain)
 
 
 @pytest.mark.figures

@@ -52,6 +52,8 @@ class MetadataReplica:
         self._uncommitted: deque[Change] = deque()
         self._pool = pool
         self._waits_for_room = False
+        self.snapshots_written = self.snapshots_taken = 0
+        """Own ones, and ones of a leader, since the start."""
 
     @property
     def lacks_room(self) -> bool:
@@ -175,6 +177,7 @@ class MetadataReplica:
         self.store.begin_behind(chunk.snapshot)
         self._uncommitted.clear()
         self._took(delta, image, 0)
+        self.snapshots_taken += 1
         log.info("metadata snapshot %s taken from the leader", chunk.snapshot.file_name)
         return voters
 
@@ -191,4 +194,5 @@ class MetadataReplica:
         if view.snapshot is None or view.snapshot < snapshot:
             view.snapshot = snapshot
         self.log.delete_records_before(snapshot.end_offset)
+        self.snapshots_written += 1
         log.info("metadata snapshot %s written", snapshot.file_name)

@@ -22,6 +22,7 @@ def sim() -> None:
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="The first of them.")
 @click.option("--seed", type=click.IntRange(min=0), default=None, help="Run just this seed again.")
 @click.option("--trace", is_flag=True, help="Print what happens, line by line; with --seed.")
+@click.option("--plain", is_flag=True, help="The seed as it was before worlds had extras; with --seed.")
 @click.option("--wire", is_flag=True, help="In the trace, tell every request that arrives.")
 @click.option(
     "--nodes", type=click.IntRange(1, 9), default=None, help="Nodes in the cluster; drawn per seed if left out."
@@ -33,6 +34,7 @@ def run(
     first: int,
     seed: int | None,
     trace: bool,
+    plain: bool,
     wire: bool,
     nodes: int | None,
     jobs: int | None,
@@ -49,15 +51,15 @@ def run(
         talk("hint: pip install aiokafka")
         return exits.FAILED
     if seed is not None:
-        return _run_one(seed, nodes, trace, wire)
+        return _run_one(seed, nodes, trace, wire, plain)
     return _run_many(range(first, first + seeds), nodes, jobs or os.cpu_count() or 1, keep_going)
 
 
-def _run_one(seed: int, nodes: int | None, trace: bool, wire: bool) -> int:
+def _run_one(seed: int, nodes: int | None, trace: bool, wire: bool, plain: bool) -> int:
     from penstock.sim.cluster import draw_nodes
     from penstock.sim.runner import try_seed
 
-    outcome = try_seed(seed, nodes or draw_nodes(seed), click.echo if trace else None, wire=wire)
+    outcome = try_seed(seed, nodes or draw_nodes(seed), click.echo if trace else None, wire=wire, plain=plain)
     if outcome.failure is not None:
         _tell(outcome)
         return exits.FAILED

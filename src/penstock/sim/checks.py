@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.log.partition_log import PartitionLog
 from penstock.metadata.image import MetadataImage
+from penstock.metadata.snapshot import image_records
 from penstock.replication.partition import Partition
 from penstock.sim import probe
 from penstock.sim.ghost_log import GhostLog, Violation
@@ -51,6 +52,7 @@ class _Seen:
         "machine",
         "partitions",
         "role",
+        "snapshots",
         "table",
         "watched",
     )
@@ -67,6 +69,7 @@ class _Seen:
         self.epoch = -1
         self.high_watermark: int | None = None
         self.durable_epoch = durable_epoch
+        self.snapshots = (0, 0)
         self.partitions: dict[TopicPartition, _SeenPartition] = {}
         self.watched: list[tuple[_SeenPartition, Partition, PartitionLog]] = []
         """The same, for quick walks."""
@@ -96,6 +99,8 @@ class Law:
         self.newest = MetadataImage()
         """The newest committed image that any node has shown: what the controller has decided."""
         self._leaders: dict[int, str] = {}
+        self.snapshots_written = self.snapshots_taken = 0
+        """Of metadata: by each node for itself, and from a leader by nodes that were too far behind."""
         self.expected_voters: set[int] | None = None
         """Who has to vote when all is healed; None where an operator changes it."""
 
@@ -159,6 +164,7 @@ class Law:
         if quorum.epoch < seen.durable_epoch:
             raise Violation(f"R2: the epoch of {machine.name} went from {seen.durable_epoch} to {quorum.epoch}")
         seen.durable_epoch = max(seen.durable_epoch, quorum._durable.epoch)
+        self._count_snapshots(seen)
         if quorum.high_watermark is not None:
             log = probe.metadata_log_of(seen.broker)
             if quorum.high_watermark > log.end_offset:
@@ -166,6 +172,12 @@ class Law:
                     f"R9: {machine.name} has a watermark of {quorum.high_watermark} above {log.end_offset}"
                 )
             self.metadata.shows(machine.name, log, quorum.high_watermark)
+
+    def _count_snapshots(self, seen: _Seen) -> None:
+        (written, taken), (old_written, old_taken) = probe.snapshots_of(seen.driver), seen.snapshots
+        seen.snapshots = (written, taken)
+        self.snapshots_written += written - old_written
+        self.snapshots_taken += taken - old_taken
 
     # -- the controller -------------------------------------------------------------------------------------------
 
@@ -283,7 +295,17 @@ class Law:
             if set(state.isr) != set(state.replicas) or state.leader not in state.isr:
                 return f"{name}-{index} is {state}"
         ends = {name: broker.image.end_offset for name, broker in brokers.items() if broker is not None}
-        return f"images end at {ends}" if len(set(ends.values())) > 1 else None
+        if len(set(ends.values())) > 1:
+            return f"images end at {ends}"
+        self._check_images_agree([broker.image for broker in brokers.values() if broker is not None])
+        return None
+
+    def _check_images_agree(self, images: list[MetadataImage]) -> None:
+        """R13: a snapshot and what came after it make the same as all of the log."""
+        first, *others = ([*image_records(image)] for image in images)
+        for other in others:
+            if other != first:
+                raise Violation(f"R13: at {images[0].end_offset} one node knows {first}, another {other}")
 
     # -- what clients were told -----------------------------------------------------------------------------------
 

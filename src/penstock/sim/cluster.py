@@ -12,6 +12,7 @@ from typing import NamedTuple
 from penstock.sim.checkers import check_history
 from penstock.sim.checks import Law
 from penstock.sim.clients import Client, ConsumingClient, ProducingClient, TransactionalClient, read_all, read_commits
+from penstock.sim.extras import PLAIN, Extras, draw_extras
 from penstock.sim.faults import KINDS, UNSYNCED_KINDS, FaultRates, Faults, draw_rates
 from penstock.sim.history import History, Send, TopicPartition
 from penstock.sim.machine import Machine
@@ -66,6 +67,9 @@ class Result(NamedTuple):
     virtual_s: float
     acknowledged: int
     faults: int
+    snapshots_written: int = 0
+    snapshots_taken: int = 0
+    """Of metadata: by nodes of their own, and from a leader."""
 
 
 def draw_shape(chance: random.Random, nodes: int) -> Shape:
@@ -95,9 +99,10 @@ def draw_nodes(seed: int) -> int:
 
 
 class Cluster:
-    def __init__(self, world: World, shape: Shape, rates: FaultRates) -> None:
+    def __init__(self, world: World, shape: Shape, rates: FaultRates, extras: Extras = PLAIN) -> None:
         self.world = world
         self.shape = shape
+        self.extras = extras
         self.history = History()
         self.faults = Faults(world, rates)
         self.partitions: list[TopicPartition] = [(TOPIC, index) for index in range(shape.partitions)]
@@ -149,6 +154,7 @@ class Cluster:
             "offsets.topic.num.partitions": "2",
             "transaction.state.log.num.partitions": "2",
             "group.initial.rebalance.delay.ms": "0",
+            **self.extras.settings(),
         }
 
     # -- the three parts --------------------------------------------------------------------------------------------
@@ -156,6 +162,8 @@ class Cluster:
     async def run(self) -> None:
         self.world.note("world", f"{self.shape}")
         self.world.note("world", f"{self.faults.rates}")
+        if self.extras != PLAIN:
+            self.world.note("world", f"{self.extras}")
         await asyncio.gather(*(self._start(machine) for machine in self._first))
         for machine in self._late:
             self.faults.let_join(machine, self.shape.seconds)
@@ -271,8 +279,10 @@ def run_seed(
     kinds: tuple[str, ...] = KINDS,
     sink: Sink | None = None,
     wire: bool = False,
+    plain: bool = False,
 ) -> Result:
-    """Runs one seed to its end. Raises what is wrong with it. `kinds` of faults other than all make other worlds."""
+    """Runs one seed to its end. Raises what is wrong with it. `kinds` of faults other than all make other worlds, and
+    so does `plain`: without the extras."""
     chance = random.Random(f"{seed}:shape")
     world = World(seed, sink=sink)
     world.trace.wire = wire
@@ -280,8 +290,16 @@ def run_seed(
     shape = draw_shape(chance, nodes)
     if shape.flush_mode == "os":
         kinds = tuple(kind for kind in kinds if kind in UNSYNCED_KINDS)
-    cluster = Cluster(world, shape, draw_rates(chance, nodes, kinds))
+    cluster = Cluster(world, shape, draw_rates(chance, nodes, kinds), PLAIN if plain else draw_extras(seed))
     world.run(cluster.run(), 600)
     acknowledged = sum(isinstance(event, Send) and event.offset >= 0 for event in cluster.history.events)
     faults = sum(cluster.faults.counts.values())
-    return Result(world.trace.digest(), world.loop.turns, world.loop.time(), acknowledged, faults)
+    return Result(
+        world.trace.digest(),
+        world.loop.turns,
+        world.loop.time(),
+        acknowledged,
+        faults,
+        cluster.law.snapshots_written,
+        cluster.law.snapshots_taken,
+    )

@@ -47,6 +47,11 @@ def metadata_log_of(broker: "Broker") -> PartitionLog:
     return broker.driver._log
 
 
+def snapshots_of(driver: "MetadataDriver") -> tuple[int, int]:
+    """How many snapshots of metadata it has written in this life, and how many it took from a leader."""
+    return driver._replica.snapshots_written, driver._replica.snapshots_taken
+
+
 def partitions_of(broker: "Broker") -> Iterable[Partition]:
     return broker.partitions
 

@@ -25,14 +25,16 @@ class Outcome(NamedTuple):
     lines: tuple[str, ...] = ()
 
 
-def try_seed(seed: int, nodes: int, sink: Callable[[str], None] | None = None, *, wire: bool = False) -> Outcome:
+def try_seed(
+    seed: int, nodes: int, sink: Callable[[str], None] | None = None, *, wire: bool = False, plain: bool = False
+) -> Outcome:
     """Runs a seed; a failed one is run again for its trace, which is the same to the last event."""
     start = time.perf_counter()
     try:
-        result = run_seed(seed, nodes, sink=sink, wire=wire)
+        result = run_seed(seed, nodes, sink=sink, wire=wire, plain=plain)
     except Exception as error:  # the edge: whatever is wrong with a seed is its outcome
         failure = f"{type(error).__name__}: {error}"
-        lines = _last_lines(seed, nodes) if sink is None else ()
+        lines = _last_lines(seed, nodes, plain) if sink is None else ()
         where = "".join(traceback.format_exception(error)[-6:])
         return Outcome(seed, nodes, time.perf_counter() - start, None, f"{failure}\n{where}", lines)
     finally:
@@ -40,7 +42,7 @@ def try_seed(seed: int, nodes: int, sink: Callable[[str], None] | None = None, *
     return Outcome(seed, nodes, time.perf_counter() - start, result, None)
 
 
-def _last_lines(seed: int, nodes: int) -> tuple[str, ...]:
+def _last_lines(seed: int, nodes: int, plain: bool) -> tuple[str, ...]:
     lines: deque[str] = deque(maxlen=LAST_LINES)
 
     def keep(line: str) -> None:
@@ -48,7 +50,7 @@ def _last_lines(seed: int, nodes: int) -> tuple[str, ...]:
             lines.append(line)
 
     try:
-        run_seed(seed, nodes, sink=keep)
+        run_seed(seed, nodes, sink=keep, plain=plain)
     except Exception:  # the same failure again
         return tuple(lines)
     return ("the seed did not fail again: the world is not deterministic",)
@@ -88,6 +90,7 @@ class Tally:
         self.acknowledged = 0
         self.turns = 0
         self.faults = 0
+        self.snapshots_written = self.snapshots_taken = 0
         self.virtual_s = 0.0
         self.failures: list[Outcome] = []
 
@@ -97,6 +100,8 @@ class Tally:
             self.acknowledged += outcome.result.acknowledged
             self.turns += outcome.result.turns
             self.faults += outcome.result.faults
+            self.snapshots_written += outcome.result.snapshots_written
+            self.snapshots_taken += outcome.result.snapshots_taken
             self.virtual_s += outcome.result.virtual_s
         if outcome.failure is not None:
             self.failures.append(outcome)
@@ -116,5 +121,6 @@ class Tally:
         return (
             f"{self.seeds} seeds, {len(self.failures)} failed, {self.seeds_per_minute:.0f} seeds/min: "
             f"{self.virtual_s:.0f} s of virtual time, {self.turns} turns, {self.faults} faults, "
+            f"{self.snapshots_written} metadata snapshots written, {self.snapshots_taken} fetched, "
             f"{self.acknowledged} acknowledged records held"
         )
