@@ -297,16 +297,16 @@ class Brokers(Cluster):
     async def until_in_sync(self, *numbers: int, topic: str = "a") -> None:
         await self.until(lambda: set(self.partition(topic).isr) == set(numbers))
 
-    async def produce(self, value: str, acks: int = -1, topic: str = "a", timeout_ms: int = 10_000) -> Any:
+    async def produce(self, *values: str, acks: int = -1, topic: str = "a", timeout_ms: int = 10_000) -> Any:
         """Over the leader's handler; the row of the answer."""
         broker = self.brokers[self.partition(topic).leader]
-        return await produce_to(broker, value, acks, topic, timeout_ms)
+        return await produce_to(broker, *values, acks=acks, topic=topic, timeout_ms=timeout_ms)
 
 
 async def produce_to(
-    broker: Broker, value: str, acks: int = -1, topic: str = "a", timeout_ms: int = 10_000, version: int = 12
+    broker: Broker, *values: str, acks: int = -1, topic: str = "a", timeout_ms: int = 10_000, version: int = 12
 ) -> Any:
-    rows = [ProduceRequest.PartitionProduceData(0, bytes(batch(value)))]
+    rows = [ProduceRequest.PartitionProduceData(0, bytes(batch(*values)))]
     topics = [ProduceRequest.TopicProduceData(name=topic, partition_data=rows)]
     raw = await call(broker, ProduceRequest(None, acks, timeout_ms, topics), version)
     body = memoryview(raw)[4:]

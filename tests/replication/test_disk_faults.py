@@ -9,6 +9,7 @@ import pytest
 from penstock.broker.replica_repair import DAMAGED
 from penstock.broker.scrub import Scrub
 from penstock.model.errors import ErrorCode
+from penstock.records.batch import iter_headers
 from penstock.sim.disk import CrashingDisk
 from tests.log.logs import values
 from tests.replication.brokers import running
@@ -91,6 +92,32 @@ def test_scrubbing_finds_rot_that_nobody_reads(rotten: int) -> None:
             assert values(cluster.replica(rotten).log) == [b"value %d" % number for number in range(6)]
             await scrub.run()
             assert scrub.damaged == 1
+
+    run(story)
+
+
+@pytest.mark.parametrize("byte", [8, 11, 16, 17, 21, 23, 26, 60, 70], ids=lambda byte: f"byte {byte}")
+def test_scrubbing_finds_rot_in_every_part_of_a_batch(byte: int) -> None:
+    """Its length, magic, checksum, attributes, last offset, count and records; of several records, not the first."""
+
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2", segment_bytes="400")
+            for number in range(6):
+                await cluster.produce(*(f"value {number} {part}" for part in range(3)))
+            await all_alike(cluster, 1, 2, 3)
+            before = values(cluster.replica(2).log)
+            broker, path = cluster.brokers[2], "/data/a-0/00000000000000000000.log"
+            content = cluster.disks[2].open(path).read_at(0, 1 << 20)
+            position = [position for position, _ in iter_headers(content)][1]
+            cluster.disks[2].flip_bit(path, position + byte, 7 if byte == 23 else 3)
+            scrub = Scrub(broker)
+            await asyncio.wait_for(scrub.run(), 10)
+            assert scrub.damaged == 1
+            await cluster.until(lambda: broker.replicas.repairs.repaired == 1)
+            await cluster.until_in_sync(1, 2, 3)
+            await all_alike(cluster, 1, 2, 3)
+            assert values(cluster.replica(2).log) == before
 
     run(story)
 

@@ -39,7 +39,7 @@ class Housekeeping:
             first_ms=settings.log_initial_task_delay_ms,
         )
         self._every(lambda: self._broker.settings.log_cleaner_backoff_ms, self.compact_logs)
-        self._every(lambda: _SCRUB_LOOK_MS, self.scrub)
+        self._every(self._scrub_look_ms, self.scrub)
         self._every(lambda: self._broker.settings.producer_id_expiration_check_interval_ms, self.expire_producers)
         self._every(lambda: int(_REACHABILITY_INTERVAL_S * 1000), self.look_for_lost_clients)
         self._every(lambda: self._broker.settings.replica_lag_time_max_ms // 2, self.shrink_isrs)
@@ -114,6 +114,9 @@ class Housekeeping:
 
     async def compact_logs(self) -> None:
         await self.compaction.run()
+
+    def _scrub_look_ms(self) -> int:
+        return min(self._broker.settings.log_scrub_interval_ms or _SCRUB_LOOK_MS, _SCRUB_LOOK_MS)
 
     async def scrub(self) -> None:
         """Whether it is time for it is looked at often: the interval may change."""

@@ -102,10 +102,11 @@ class ReplicaRepairs:
     # -- finding ----------------------------------------------------------------------------------------------------
 
     async def _verify(self, partition: Partition, offset: int) -> None:
-        loop = asyncio.get_running_loop()
-        bad = await loop.run_in_executor(self._broker.pool, first_damage, partition.log, offset)
+        loop, storage = asyncio.get_running_loop(), partition.log
+        moves = (storage.generation, storage.directory.swaps)
+        bad = await loop.run_in_executor(self._broker.pool, first_damage, storage, offset)
         topic = self._broker.image.topic_by_id(partition.topic_id)
-        if bad is not None and topic is not None:
+        if bad is not None and topic is not None and moves == (storage.generation, storage.directory.swaps):
             self.damaged(topic, partition.index, bad, "a follower was sent records that fail their checksum")
 
     # -- repairing --------------------------------------------------------------------------------------------------
@@ -216,8 +217,6 @@ def first_damage(partition_log: PartitionLog, offset: int) -> int | None:
             header = parse_header(data, position)
         except CorruptBatch:
             return offset
-        if position + header.size_bytes > len(data):
-            return None
         if not crc_is_valid(data, position, header) or header.next_offset <= offset:
             return offset
         offset = header.next_offset

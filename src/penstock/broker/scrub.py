@@ -46,8 +46,9 @@ class Scrub:
                 return  # deleted, cut or failed meanwhile
             next_offset, bad_offset, size = found
             self.checked_bytes += size
-            if bad_offset is not None and await loop.run_in_executor(pool, is_damaged, storage, bad_offset):
-                if moves == (storage.generation, storage.directory.swaps):
+            if bad_offset is not None:
+                still = await loop.run_in_executor(pool, is_damaged, storage, bad_offset, end_offset)
+                if still and moves == (storage.generation, storage.directory.swaps):
                     self._report(partition, bad_offset)
                 return
             offset = max(next_offset, storage.log_start_offset)
@@ -73,6 +74,8 @@ def _closed_end_offset(partition: Partition) -> int:
 def check_piece(storage: PartitionLog, offset: int, end_offset: int) -> tuple[int, int | None, int] | None:
     """Blocking. Where the piece ends, the first batch in it that is damaged, and how much was read."""
     data = storage.read_bytes(offset, _PIECE_BYTES, end_offset)
+    if data is ErrorCode.KAFKA_STORAGE_ERROR and storage.offline is None and storage.directory.failure is None:
+        return offset, offset, 0  # there is no batch where one must be
     if isinstance(data, ErrorCode) or not data:
         return None
     position = 0
@@ -81,8 +84,6 @@ def check_piece(storage: PartitionLog, offset: int, end_offset: int) -> tuple[in
             header = parse_header(data, position)
         except CorruptBatch:
             return offset, offset, len(data)
-        if position + header.size_bytes > len(data):
-            break
         if not crc_is_valid(data, position, header) or header.next_offset <= offset:
             return offset, offset, len(data)
         offset = header.next_offset
@@ -90,7 +91,7 @@ def check_piece(storage: PartitionLog, offset: int, end_offset: int) -> tuple[in
     return offset, None, len(data)
 
 
-def is_damaged(storage: PartitionLog, offset: int) -> bool:
+def is_damaged(storage: PartitionLog, offset: int, end_offset: int) -> bool:
     """Blocking. Whether the batch at `offset` is still damaged."""
-    found = check_piece(storage, offset, offset + 1)
-    return found is not None and found[1] is not None
+    found = check_piece(storage, offset, end_offset)
+    return found is not None and found[1] == offset
