@@ -23,9 +23,7 @@ def find(mutant: Mutant) -> str | None:
     with pytest.MonkeyPatch.context() as patch:
         mutant.put_in(patch)
         for seed in range(mutant.seeds):
-            found = verdict(
-                partial(run_seed, seed, mutant.nodes, kinds=mutant.kinds, plain=True), also=WORLD_ENDS
-            )
+            found = verdict(partial(run_seed, seed, mutant.nodes, kinds=mutant.kinds, plain=True), also=WORLD_ENDS)
             if found is not None:
                 return f"seed {seed}: {found}"
     return None

@@ -101,6 +101,8 @@ class Law:
         self._leaders: dict[int, str] = {}
         self.snapshots_written = self.snapshots_taken = 0
         """Of metadata: by each node for itself, and from a leader by nodes that were too far behind."""
+        self.rotten: dict[TopicPartition, str] = {}
+        """Partitions, and the one machine on which a replica of it has rotted."""
         self.expected_voters: set[int] | None = None
         """Who has to vote when all is healed; None where an operator changes it."""
 
@@ -213,7 +215,9 @@ class Law:
                 f"P1: {replica} is in sync and ends at {partition.log.end_offset} of {ghost.name}, "
                 f"{ghost.end_offset} are committed"
             )
-        ghost.compare(replica, partition.log, ghost.end_offset - 1 if ghost.end_offset else 0, ghost.end_offset)
+        rotten = self.rotten.get((partition.topic, partition.index)) == replica
+        start = max(0, ghost.end_offset - 1)
+        ghost.compare(replica, partition.log, start, ghost.end_offset, rotten=rotten)
 
     # -- partitions -----------------------------------------------------------------------------------------------
 
@@ -234,7 +238,8 @@ class Law:
         if ghost is None:
             ghost = self.partitions[partition.topic, partition.index] = GhostLog(where, "P11")
         if "compact" not in log.config.cleanup_policy:
-            ghost.shows(machine.name, log, high_watermark)
+            rotten = self.rotten.get((partition.topic, partition.index)) == machine.name
+            ghost.shows(machine.name, log, high_watermark, rotten=rotten)
         self._check_maximal_isr(machine, partition, where)
 
     def _check_maximal_isr(self, machine: "Machine", partition: Partition, where: str) -> None:
@@ -263,8 +268,9 @@ class Law:
         if not all(each.serving for each in others):
             return False
         number = int(machine.settings["node.id"])
-        for _, _, state in probe.committed_partitions(self.newest):
-            if number in state.replicas and not set(state.isr) - {number}:
+        for name, index, state in probe.committed_partitions(self.newest):
+            rotten = self._rotten_replica((name, index))
+            if number in state.replicas and not set(state.isr) - {number, rotten}:
                 return False
         views = [view for each in (machine, *others) if (view := probe.voters_of(each)) is not None]
         keys = {frozenset(voters.keys) for voters, _ in views}
@@ -272,6 +278,30 @@ class Law:
             return False
         voters = views[0][0]
         return number not in voters.by_id or len(voters.keys) >= 3
+
+    def may_rot(self, machine: "Machine", topic: str, index: int) -> bool:
+        """Whether another replica that has not rotted holds all that is committed, now and later."""
+        if self.rotten.get((topic, index), machine.name) != machine.name:
+            return False
+        known = self.newest.topic(topic)
+        state = known.partition(index) if known is not None else None
+        number = int(machine.settings["node.id"])
+        return state is not None and bool({*state.isr, *state.eligible_leader_replicas} - {number})
+
+    def rots(self, machine: "Machine", topic: str, index: int) -> None:
+        self.rotten[topic, index] = machine.name
+
+    def _rotten_replica(self, partition: TopicPartition) -> int | None:
+        name = self.rotten.get(partition)
+        return int(self._machines[name].settings["node.id"]) if name is not None else None
+
+    def _still_rotten(self) -> str | None:
+        for (topic, index), name in self.rotten.items():
+            broker = probe.broker_of(self._machines[name])
+            held = broker.partitions.find_replica(topic, index) if broker is not None else None
+            if isinstance(held, Partition) and probe.is_damaged(held):
+                return f"{topic}-{index} is still damaged on {name}"
+        return None
 
     # -- after healing --------------------------------------------------------------------------------------------
 
@@ -297,6 +327,8 @@ class Law:
         ends = {name: broker.image.end_offset for name, broker in brokers.items() if broker is not None}
         if len(set(ends.values())) > 1:
             return f"images end at {ends}"
+        if (damage := self._still_rotten()) is not None:
+            return damage
         self._check_images_agree([broker.image for broker in brokers.values() if broker is not None])
         return None
 

@@ -18,6 +18,7 @@ from penstock.sim.history import History, Send, TopicPartition
 from penstock.sim.machine import Machine
 from penstock.sim.operator import OperatingClient
 from penstock.sim.pipeliner import PipeliningClient
+from penstock.sim.rot import Rot
 from penstock.sim.world import World, WorldFailed
 
 TOPIC = "t"
@@ -70,6 +71,8 @@ class Result(NamedTuple):
     snapshots_written: int = 0
     snapshots_taken: int = 0
     """Of metadata: by nodes of their own, and from a leader."""
+    rotted: int = 0
+    """Bits that flipped at rest."""
 
 
 def draw_shape(chance: random.Random, nodes: int) -> Shape:
@@ -168,7 +171,12 @@ class Cluster:
         for machine in self._late:
             self.faults.let_join(machine, self.shape.seconds)
         working = self._start_clients()
+        rot = Rot(self.world, self.law, self.extras.rot_rate) if self.extras.rot_rate else None
+        rotting = asyncio.ensure_future(rot.run(self.shape.seconds)) if rot is not None else None
         await self.faults.run(self.shape.seconds)
+        if rot is not None and rotting is not None:
+            await rotting
+            self.faults.counts["rot"] = rot.count
         await asyncio.wait_for(self.faults.heal(), 3 * LIVENESS_S)
         await self._wait_until_all_work()
         for client in self.clients:
@@ -290,7 +298,7 @@ def run_seed(
     shape = draw_shape(chance, nodes)
     if shape.flush_mode == "os":
         kinds = tuple(kind for kind in kinds if kind in UNSYNCED_KINDS)
-    cluster = Cluster(world, shape, draw_rates(chance, nodes, kinds), PLAIN if plain else draw_extras(seed))
+    cluster = Cluster(world, shape, draw_rates(chance, nodes, kinds), PLAIN if plain else draw_extras(seed, nodes))
     world.run(cluster.run(), 600)
     acknowledged = sum(isinstance(event, Send) and event.offset >= 0 for event in cluster.history.events)
     faults = sum(cluster.faults.counts.values())
@@ -302,4 +310,5 @@ def run_seed(
         faults,
         cluster.law.snapshots_written,
         cluster.law.snapshots_taken,
+        cluster.faults.counts.get("rot", 0),
     )

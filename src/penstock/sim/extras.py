@@ -13,9 +13,22 @@ class Extras(NamedTuple):
     snapshot_ms: int = 0
     """The longest time between two snapshots; 0: as long as it takes."""
 
+    rot_rate: float = 0.0
+    """Bits that flip at rest, per second."""
+    scrub_ms: int = 0
+    segment_bytes: int | None = None
+    """Of all topics, if it is to be small whatever the shape says: what is not closed does not rot."""
+
     def settings(self) -> dict[str, str]:
         """What nodes are told of it."""
         told = {}
+        if self.segment_bytes is not None:
+            size = str(self.segment_bytes)
+            told["log.segment.bytes"] = told["offsets.topic.segment.bytes"] = size
+            told["transaction.state.log.segment.bytes"] = size
+        if self.rot_rate:
+            told["log.scrub.interval.ms"] = str(self.scrub_ms)
+            told["log.flush.offset.checkpoint.interval.ms"] = "300"
         if self.snapshot_bytes is not None:
             told["metadata.log.max.record.bytes.between.snapshots"] = str(self.snapshot_bytes)
             told["metadata.log.max.snapshot.interval.ms"] = str(self.snapshot_ms)
@@ -25,11 +38,20 @@ class Extras(NamedTuple):
 PLAIN = Extras()
 
 
-def draw_extras(seed: int) -> Extras:
+def draw_extras(seed: int, nodes: int) -> Extras:
     chance = random.Random(f"{seed}:extras")
     snapshots = chance.random() < 0.6
     snapshot_bytes, snapshot_ms = chance.choice((200, 1_000, 4_000)), chance.choice((0, 0, 700))
+    rots = chance.random() < 0.25 and nodes > 1
+    rot_rate, scrub_ms, segment_bytes = (
+        chance.uniform(0.2, 1.0),
+        chance.choice((300, 2_000)),
+        chance.choice((700, 3_000)),
+    )
     return Extras(
+        rot_rate=rot_rate if rots else 0.0,
+        scrub_ms=scrub_ms if rots else 0,
+        segment_bytes=segment_bytes if rots else None,
         snapshot_bytes=snapshot_bytes if snapshots else None,
         snapshot_ms=snapshot_ms if snapshots else 0,
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock.log.partition_log import PartitionLog
 from penstock.model.errors import ErrorCode
-from penstock.records.batch import BatchHeader, iter_headers
+from penstock.records.batch import BatchHeader, CorruptBatch, crc_is_valid, iter_headers
 
 _READ_BYTES = 1 << 20
 
@@ -23,6 +23,13 @@ class GhostBatch(NamedTuple):
     epoch: int
     crc: int
     """Covers the records, not the offset or the epoch."""
+
+
+def _damaged(data: bytes) -> bool:
+    try:
+        return not all(crc_is_valid(data, position, header) for position, header in iter_headers(data))
+    except CorruptBatch:
+        return True
 
 
 class GhostLog:
@@ -42,20 +49,31 @@ class GhostLog:
         """A new life: its log is compared again from its beginning."""
         self._verified.pop(replica, None)
 
-    def shows(self, replica: str, log: PartitionLog, high_watermark: int) -> None:
-        """A replica shows everything below its watermark."""
+    def shows(self, replica: str, log: PartitionLog, high_watermark: int, *, rotten: bool = False) -> None:
+        """A replica shows everything below its watermark; if it is `rotten`, up to where that begins."""
         start, generation = self._verified.get(replica, (0, log.generation))
         if generation != log.generation:
             start = 0
         if high_watermark > start:
-            start = self.compare(replica, log, start, high_watermark, grow=True)
+            start = self.compare(replica, log, start, high_watermark, grow=True, rotten=rotten)
         self._verified[replica] = (start, log.generation)
 
-    def compare(self, replica: str, log: PartitionLog, start: int, end_offset: int, *, grow: bool = False) -> int:
+    def compare(
+        self,
+        replica: str,
+        log: PartitionLog,
+        start: int,
+        end_offset: int,
+        *,
+        grow: bool = False,
+        rotten: bool = False,
+    ) -> int:
         """Compares the replica's batches with the committed ones; returns where it stopped."""
         offset = max(start, log.log_start_offset)
         while offset < end_offset:
             data = log.read_bytes(offset, _READ_BYTES, end_offset)
+            if rotten and (isinstance(data, ErrorCode) or _damaged(data)):
+                break
             if isinstance(data, ErrorCode):
                 raise Violation(f"{self.rule}: {replica} cannot read {self.name}@{offset}: {data.name}")
             before = offset

@@ -90,7 +90,7 @@ class Tally:
         self.acknowledged = 0
         self.turns = 0
         self.faults = 0
-        self.snapshots_written = self.snapshots_taken = 0
+        self.snapshots_written = self.snapshots_taken = self.rotted = 0
         self.virtual_s = 0.0
         self.failures: list[Outcome] = []
 
@@ -102,6 +102,7 @@ class Tally:
             self.faults += outcome.result.faults
             self.snapshots_written += outcome.result.snapshots_written
             self.snapshots_taken += outcome.result.snapshots_taken
+            self.rotted += outcome.result.rotted
             self.virtual_s += outcome.result.virtual_s
         if outcome.failure is not None:
             self.failures.append(outcome)
@@ -122,5 +123,6 @@ class Tally:
             f"{self.seeds} seeds, {len(self.failures)} failed, {self.seeds_per_minute:.0f} seeds/min: "
             f"{self.virtual_s:.0f} s of virtual time, {self.turns} turns, {self.faults} faults, "
             f"{self.snapshots_written} metadata snapshots written, {self.snapshots_taken} fetched, "
+            f"{self.rotted} bits rotted, "
             f"{self.acknowledged} acknowledged records held"
         )
