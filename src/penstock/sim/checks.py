@@ -95,7 +95,8 @@ class Law:
         """The last life of each machine, by its name."""
         self._watched: dict[Process, _Seen] = {}
         self.metadata = GhostLog("__cluster_metadata-0", "R6")
-        self.partitions: dict[TopicPartition, GhostLog] = {}
+        self.partitions: dict[tuple[bytes, int], GhostLog] = {}
+        """By topic id: a name may belong to one topic after the other."""
         self.newest = MetadataImage()
         """The newest committed image that any node has shown: what the controller has decided."""
         self._leaders: dict[int, str] = {}
@@ -197,7 +198,7 @@ class Law:
     def _check_in_sync_replicas(self) -> None:
         """P1: whoever may be elected has everything that is committed."""
         for name, index, state in probe.committed_partitions(self.newest):
-            ghost = self.partitions.get((name, index))
+            ghost = self._ghost(name, index)
             if ghost is None:
                 continue
             for replica in (*state.isr, *state.eligible_leader_replicas):
@@ -234,9 +235,9 @@ class Law:
             raise Violation(f"P11: {machine.name} shows {where} up to {high_watermark}, it ends at {log.end_offset}")
         if was_leader and partition.is_leader and high_watermark < before:
             raise Violation(f"P6: the watermark of {where} on its leader went from {before} to {high_watermark}")
-        ghost = self.partitions.get((partition.topic, partition.index))
+        ghost = self.partitions.get((partition.topic_id, partition.index))
         if ghost is None:
-            ghost = self.partitions[partition.topic, partition.index] = GhostLog(where, "P11")
+            ghost = self.partitions[partition.topic_id, partition.index] = GhostLog(where, "P11")
         if "compact" not in log.config.cleanup_policy:
             rotten = self.rotten.get((partition.topic, partition.index)) == machine.name
             ghost.shows(machine.name, log, high_watermark, rotten=rotten)
@@ -246,13 +247,17 @@ class Law:
         """P3: a leader that is not stale waits for everybody who may be elected."""
         state = getattr(partition, "leader_state", None)
         topic = self.newest.topic(partition.topic)
-        known = topic.partition(partition.index) if topic is not None else None
+        known = topic.partition(partition.index) if topic is not None and topic.id == partition.topic_id else None
         if state is None or known is None or known.leader_epoch != state.leader_epoch:
             return
         if len(state.isr) >= state.effective_min_isr:
             missing = {*known.isr, *known.eligible_leader_replicas} - set(state.maximal_isr)
             if missing:
                 raise Violation(f"P3: {machine.name} leads {where} without waiting for {sorted(missing)}")
+
+    def _ghost(self, topic: str, index: int) -> GhostLog | None:
+        known = self.newest.topic(topic)
+        return self.partitions.get((known.id, index)) if known is not None else None
 
     def leaders(self) -> list[str]:
         """Machines that lead the quorum or a partition, one mention for each."""
@@ -329,6 +334,12 @@ class Law:
             return f"images end at {ends}"
         if (damage := self._still_rotten()) is not None:
             return damage
+        for name, broker in brokers.items():
+            for partition in probe.partitions_of(broker) if broker is not None else ():
+                known = self.newest.topic_by_id(partition.topic_id)
+                state = known.partition(partition.index) if known is not None else None
+                if state is None or int(self._machines[name].settings["node.id"]) not in state.replicas:
+                    return f"{name} still holds {partition.topic}-{partition.index}"
         self._check_images_agree([broker.image for broker in brokers.values() if broker is not None])
         return None
 
@@ -343,7 +354,7 @@ class Law:
 
     def acknowledged(self, partition: TopicPartition, offset: int) -> None:
         """P4: acks=all was answered, so the record is committed."""
-        ghost = self.partitions.get(partition)
+        ghost = self._ghost(*partition)
         if ghost is None or offset >= ghost.end_offset:
             end = ghost.end_offset if ghost is not None else 0
             raise Violation(f"P4: {partition[0]}-{partition[1]}@{offset} was acknowledged, {end} are committed")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from penstock.sim.checkers import check_history
 from penstock.sim.checks import Law
+from penstock.sim.churn import ChurningClient
 from penstock.sim.clients import Client, ConsumingClient, ProducingClient, TransactionalClient, read_all, read_commits
 from penstock.sim.extras import PLAIN, Extras, draw_extras
 from penstock.sim.faults import KINDS, UNSYNCED_KINDS, FaultRates, Faults, draw_rates
@@ -112,6 +113,7 @@ class Cluster:
         self.brokers = list(range(1, shape.nodes + 1 + shape.joins))
         self.bootstrap = [f"n{number}:9092" for number in range(1, shape.nodes + 1)]
         self.clients: list[Client] = []
+        self.churn: ChurningClient | None = None
         machines = [world.add_machine(f"n{number}", self._settings(number)) for number in self.brokers]
         self._first, self._late = machines[: shape.nodes], machines[shape.nodes :]
         self.law = Law(world)
@@ -180,7 +182,7 @@ class Cluster:
         await asyncio.wait_for(self.faults.heal(), 3 * LIVENESS_S)
         await self._wait_until_all_work()
         for client in self.clients:
-            client.stopping = isinstance(client, OperatingClient)
+            client.stopping = isinstance(client, OperatingClient | ChurningClient)
             client.pause_s = max(client.pause_s, CALM_S)
         await self._wait_until_whole()
         for client in self.clients:
@@ -224,6 +226,12 @@ class Cluster:
                 self._changing_voters(),
             )
             self.clients.append(operator)
+        if self.extras.churn:
+            safe = shape.flush_mode == "ack" and not self.extras.rot_rate
+            self.churn = ChurningClient(
+                world, self.history, "ch", self.bootstrap, TOPIC, self.partitions, changes_min_isr=safe
+            )
+            self.clients.append(self.churn)
         for client in self.clients:
             client.on_acknowledged = self.law.acknowledged
         return [asyncio.ensure_future(world.add_client(each.name).call(each.run())) for each in self.clients]
@@ -262,20 +270,23 @@ class Cluster:
         """What was done so far, by producers and by groups: a member may have no partition."""
         done: dict[str, int] = {}
         for client in self.clients:
-            if isinstance(client, OperatingClient):
+            if isinstance(client, OperatingClient | ChurningClient):
                 continue  # what it wants may be refused for good reasons
             name = client.group if isinstance(client, ConsumingClient) else client.name
             done[name] = done.get(name, 0) + client.successes
         return done
 
     async def _read_back(self) -> None:
+        if self.churn is not None:
+            self.partitions += self.churn.settle()
         reader = self.world.add_client("final")
         for committed in (False, True):
             reading = read_all(self.world, self.bootstrap, self.partitions, read_committed=committed)
             for final in await asyncio.wait_for(reader.call(reading), LIVENESS_S):
                 self.history.add(final)
         for group in sorted({each.group for each in self.clients if isinstance(each, ConsumingClient)}):
-            commits = read_commits(self.bootstrap, self.partitions, group)
+            partitions = [partition for partition in self.partitions if partition[0] == TOPIC]
+            commits = read_commits(self.bootstrap, partitions, group)
             for commit in await asyncio.wait_for(reader.call(commits), LIVENESS_S):
                 self.history.add(commit)
 

@@ -19,6 +19,9 @@ class Extras(NamedTuple):
     segment_bytes: int | None = None
     """Of all topics, if it is to be small whatever the shape says: what is not closed does not rot."""
 
+    churn: bool = False
+    """Whether somebody makes, grows, changes and deletes topics."""
+
     def settings(self) -> dict[str, str]:
         """What nodes are told of it."""
         told = {}
@@ -48,7 +51,9 @@ def draw_extras(seed: int, nodes: int) -> Extras:
         chance.choice((300, 2_000)),
         chance.choice((700, 3_000)),
     )
+    churn = chance.random() < 0.35
     return Extras(
+        churn=churn,
         rot_rate=rot_rate if rots else 0.0,
         scrub_ms=scrub_ms if rots else 0,
         segment_bytes=segment_bytes if rots else None,

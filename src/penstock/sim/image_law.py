@@ -14,10 +14,11 @@ def check_image(old: MetadataImage, new: MetadataImage, min_isr: Callable[[str],
         before = old.brokers.get(broker_id)
         if before is not None and broker.epoch < before.epoch:
             raise Violation(f"C5: broker {broker_id} went from epoch {before.epoch} to {broker.epoch}")
-    known = {(name, index): state for name, index, state in committed_partitions(old)}
     for name, index, state in committed_partitions(new):
         where = f"{name}-{index}"
-        before_state = known.get((name, index))
+        before_topic, topic = old.topic(name), new.topic(name)
+        same = before_topic is not None and topic is not None and before_topic.id == topic.id
+        before_state = before_topic.partition(index) if same and before_topic is not None else None
         if before_state is not None and before_state is not state:
             _check_step(where, before_state, state)
         if before_state is not state:
@@ -26,8 +27,6 @@ def check_image(old: MetadataImage, new: MetadataImage, min_isr: Callable[[str],
 
 def _check_step(where: str, old: PartitionImage, new: PartitionImage) -> None:
     if new.partition_epoch <= old.partition_epoch and new != old:
-        if new.partition_epoch == 0:
-            return  # deleted and made again under the same name
         raise Violation(f"C2: {where} changed without a new partition epoch: {old} to {new}")
     if new.leader_epoch < old.leader_epoch:
         raise Violation(f"C2: the leader epoch of {where} went back: {old} to {new}")
