@@ -337,8 +337,8 @@ class Law:
         for name, broker in brokers.items():
             for partition in probe.partitions_of(broker) if broker is not None else ():
                 known = self.newest.topic_by_id(partition.topic_id)
-                state = known.partition(partition.index) if known is not None else None
-                if state is None or int(self._machines[name].settings["node.id"]) not in state.replicas:
+                wanted = known.partition(partition.index) if known is not None else None
+                if wanted is None or int(self._machines[name].settings["node.id"]) not in wanted.replicas:
                     return f"{name} still holds {partition.topic}-{partition.index}"
         self._check_images_agree([broker.image for broker in brokers.values() if broker is not None])
         return None
