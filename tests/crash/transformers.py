@@ -113,6 +113,7 @@ def run_kafka_python(job: Job) -> None:
     producer.init_transactions()
     consumer.subscribe([job.input])
     while True:
+        faulthandler.dump_traceback_later(STUCK_SECONDS)  # into the log: seen stuck once, and nobody knows where
         polled = consumer.poll(timeout_ms=int(POLL_SECONDS * 1000))
         if not polled:
             continue
