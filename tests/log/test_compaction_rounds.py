@@ -376,6 +376,20 @@ def test_a_damaged_segment_is_left_alone(caplog: pytest.LogCaptureFixture) -> No
     assert bench.log.offline is None, "what is sound of it is served"
 
 
+def test_a_damaged_log_that_was_mended_is_compacted_again() -> None:
+    bench = Bench()
+    fill(bench)
+    damaged = bench.log.segments[1].base_offset
+    bench.disk.flip_bit(f"{_PATH}/{damaged:020d}.log", 100)
+    cleaner = new_cleaner(bench.log)
+    compact(bench.log, cleaner)
+    assert cleaner.rounds == 0
+    bench.log.truncate_to(damaged)  # as a repair does, before the rest is fetched anew
+    fill(bench)
+    compact(bench.log, cleaner)
+    assert cleaner.rounds > 0
+
+
 def test_a_full_disk_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(segment_bytes=10_000)
     expected = fill(bench, 100, 90)

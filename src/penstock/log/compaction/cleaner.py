@@ -64,7 +64,8 @@ class Cleaner:
         self._clock = clock
         self._begin = begin
         self._run_in_pool = run_in_pool
-        self._damaged: set[PartitionLog] = set()
+        self._damaged: dict[PartitionLog, int] = {}
+        """Left alone as long as they are what they were: by their generation, since one that is mended was cut."""
         self._horizons: dict[PartitionLog, dict[int, int]] = {}
         """When all tombstones of a segment may go, by base offset; of logs that this cleaner has compacted."""
         self.rounds = 0
@@ -88,7 +89,7 @@ class Cleaner:
             and log.has_files
             and log.offline is None
             and log.directory.failure is None
-            and log not in self._damaged
+            and self._damaged.get(log) != log.generation
         )
 
     def _choose(self, candidates: list[Candidate]) -> Candidate | None:
@@ -124,7 +125,7 @@ class Cleaner:
         except RoundLost as loss:
             _LOGGER.warning("compaction of %s is tried again later: %s", log.name, loss)
         except CorruptSegment as fault:
-            self._damaged.add(log)
+            self._damaged[log] = log.generation
             _LOGGER.error("%s is not compacted any more: %s", log.name, fault)
         except OSError as error:
             if log.is_deleted:
