@@ -14,6 +14,7 @@ from penstock.metadata.snapshot import image_records
 from penstock.replication.partition import Partition
 from penstock.sim import probe
 from penstock.sim.ghost_log import GhostLog, Violation
+from penstock.sim.ghost_records import GhostRecords
 from penstock.sim.history import TopicPartition
 from penstock.sim.image_law import check_image
 from penstock.sim.process import Process, State
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 _REFRESH_LOOKS = 64
 """After so many looks the list of a node's partitions is made anew; when their number changes, at once."""
+
+
+_CHECK_LOOKS = 512
+"""After so many looks, and with every new image, those who may be elected are compared with what is committed."""
 
 
 class _SeenPartition:
@@ -95,11 +100,12 @@ class Law:
         """The last life of each machine, by its name."""
         self._watched: dict[Process, _Seen] = {}
         self.metadata = GhostLog("__cluster_metadata-0", "R6")
-        self.partitions: dict[tuple[bytes, int], GhostLog] = {}
+        self.partitions: dict[tuple[bytes, int], GhostLog | GhostRecords] = {}
         """By topic id: a name may belong to one topic after the other."""
         self.newest = MetadataImage()
         """The newest committed image that any node has shown: what the controller has decided."""
         self._leaders: dict[int, str] = {}
+        self._looks = 0
         self.snapshots_written = self.snapshots_taken = 0
         """Of metadata: by each node for itself, and from a leader by nodes that were too far behind."""
         self.rotten: dict[TopicPartition, str] = {}
@@ -115,6 +121,9 @@ class Law:
                 return
         elif process.state is State.DEAD:
             return
+        self._looks += 1
+        if self._looks % _CHECK_LOOKS == 0:
+            self._check_in_sync_replicas()
         self._look_at_quorum(seen)
         if seen.driver.image is not seen.image:
             self._look_at_image(seen)
@@ -201,16 +210,16 @@ class Law:
             ghost = self._ghost(name, index)
             if ghost is None:
                 continue
-            for replica in (*state.isr, *state.eligible_leader_replicas):
+            for replica in probe.electable(state):
                 machine = self._ids.get(replica)
                 broker = probe.broker_of(machine) if machine is not None else None
                 if machine is None or broker is None or not machine.serving:
                     continue
-                held = broker.partitions.find(name, index)
-                if isinstance(held, Partition):
+                held = broker.partitions.find_replica(name, index)
+                if isinstance(held, Partition) and self.partitions.get((held.topic_id, index)) is ghost:
                     self._check_holds(machine.name, held, ghost)
 
-    def _check_holds(self, replica: str, partition: Partition, ghost: GhostLog) -> None:
+    def _check_holds(self, replica: str, partition: Partition, ghost: GhostLog | GhostRecords) -> None:
         if partition.log.end_offset < ghost.end_offset:
             raise Violation(
                 f"P1: {replica} is in sync and ends at {partition.log.end_offset} of {ghost.name}, "
@@ -229,6 +238,7 @@ class Law:
             return
         before, was_leader = known.high_watermark, known.is_leader
         known.high_watermark, known.end_offset = high_watermark, log.end_offset
+        new_epoch = partition.leader_epoch != known.leader_epoch
         known.leader_epoch, known.is_leader = partition.leader_epoch, partition.is_leader
         where = f"{partition.topic}-{partition.index}"
         if high_watermark > log.end_offset:
@@ -237,11 +247,27 @@ class Law:
             raise Violation(f"P6: the watermark of {where} on its leader went from {before} to {high_watermark}")
         ghost = self.partitions.get((partition.topic_id, partition.index))
         if ghost is None:
-            ghost = self.partitions[partition.topic_id, partition.index] = GhostLog(where, "P11")
-        if "compact" not in log.config.cleanup_policy:
-            rotten = self.rotten.get((partition.topic, partition.index)) == machine.name
-            ghost.shows(machine.name, log, high_watermark, rotten=rotten)
+            kind = GhostRecords if "compact" in log.config.cleanup_policy else GhostLog
+            ghost = self.partitions[partition.topic_id, partition.index] = kind(where, "P11")
+        rotten = self.rotten.get((partition.topic, partition.index)) == machine.name
+        ghost.shows(machine.name, log, high_watermark, rotten=rotten)
+        if partition.is_leader and (not was_leader or new_epoch):
+            self._check_new_leader(machine, partition, ghost)
         self._check_maximal_isr(machine, partition, where)
+
+    def _check_new_leader(self, machine: "Machine", partition: Partition, ghost: GhostLog | GhostRecords) -> None:
+        """P2: a leader that is not stale has all that was committed, and so all that was acknowledged (P4)."""
+        topic = self.newest.topic_by_id(partition.topic_id)
+        state = topic.partition(partition.index) if topic is not None else None
+        if state is None or state.leader_epoch != partition.leader_epoch:
+            return
+        if partition.log.end_offset < ghost.end_offset:
+            raise Violation(
+                f"P2: {machine.name} leads {ghost.name} and ends at {partition.log.end_offset}, "
+                f"{ghost.end_offset} are committed"
+            )
+        rotten = self.rotten.get((partition.topic, partition.index)) == machine.name
+        ghost.compare(machine.name, partition.log, 0, ghost.end_offset, rotten=rotten)
 
     def _check_maximal_isr(self, machine: "Machine", partition: Partition, where: str) -> None:
         """P3: a leader that is not stale waits for everybody who may be elected."""
@@ -255,7 +281,7 @@ class Law:
             if missing:
                 raise Violation(f"P3: {machine.name} leads {where} without waiting for {sorted(missing)}")
 
-    def _ghost(self, topic: str, index: int) -> GhostLog | None:
+    def _ghost(self, topic: str, index: int) -> GhostLog | GhostRecords | None:
         known = self.newest.topic(topic)
         return self.partitions.get((known.id, index)) if known is not None else None
 
@@ -334,13 +360,20 @@ class Law:
             return f"images end at {ends}"
         if (damage := self._still_rotten()) is not None:
             return damage
-        for name, broker in brokers.items():
-            for partition in probe.partitions_of(broker) if broker is not None else ():
-                known = self.newest.topic_by_id(partition.topic_id)
-                wanted = known.partition(partition.index) if known is not None else None
-                if wanted is None or int(self._machines[name].settings["node.id"]) not in wanted.replicas:
-                    return f"{name} still holds {partition.topic}-{partition.index}"
+        if (leftover := self._leftover()) is not None:
+            return leftover
         self._check_images_agree([broker.image for broker in brokers.values() if broker is not None])
+        return None
+
+    def _leftover(self) -> str | None:
+        """A replica that is open on a node and should not be."""
+        for number, machine in self._ids.items():
+            broker = probe.broker_of(machine)
+            for partition in probe.partitions_of(broker) if broker is not None else ():
+                topic = self.newest.topic_by_id(partition.topic_id)
+                state = topic.partition(partition.index) if topic is not None else None
+                if state is None or number not in state.replicas:
+                    return f"{machine.name} still holds {partition.topic}-{partition.index}"
         return None
 
     def _check_images_agree(self, images: list[MetadataImage]) -> None:

@@ -22,6 +22,9 @@ class Extras(NamedTuple):
     churn: bool = False
     """Whether somebody makes, grows, changes and deletes topics."""
 
+    compacts: bool = False
+    """Whether what groups and transactions keep is compacted, in small segments."""
+
     def settings(self) -> dict[str, str]:
         """What nodes are told of it."""
         told = {}
@@ -29,6 +32,10 @@ class Extras(NamedTuple):
             size = str(self.segment_bytes)
             told["log.segment.bytes"] = told["offsets.topic.segment.bytes"] = size
             told["transaction.state.log.segment.bytes"] = size
+        if self.compacts:
+            told["offsets.topic.segment.bytes"] = told["transaction.state.log.segment.bytes"] = "600"
+            told["log.cleaner.backoff.ms"] = "500"
+            told["log.cleaner.min.cleanable.ratio"] = "0.1"
         if self.rot_rate:
             told["log.scrub.interval.ms"] = str(self.scrub_ms)
             told["log.flush.offset.checkpoint.interval.ms"] = "300"
@@ -52,7 +59,9 @@ def draw_extras(seed: int, nodes: int) -> Extras:
         chance.choice((700, 3_000)),
     )
     churn = chance.random() < 0.35
+    compacts = chance.random() < 0.3
     return Extras(
+        compacts=compacts,
         churn=churn,
         rot_rate=rot_rate if rots else 0.0,
         scrub_ms=scrub_ms if rots else 0,

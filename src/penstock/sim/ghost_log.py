@@ -10,7 +10,7 @@ from penstock.log.partition_log import PartitionLog
 from penstock.model.errors import ErrorCode
 from penstock.records.batch import BatchHeader, CorruptBatch, crc_is_valid, iter_headers
 
-_READ_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 
 
 class Violation(AssertionError):
@@ -25,7 +25,8 @@ class GhostBatch(NamedTuple):
     """Covers the records, not the offset or the epoch."""
 
 
-def _damaged(data: bytes) -> bool:
+def is_damaged(data: bytes) -> bool:
+    """Whether a batch of it fails its checksum, or is none."""
     try:
         return not all(crc_is_valid(data, position, header) for position, header in iter_headers(data))
     except CorruptBatch:
@@ -71,8 +72,8 @@ class GhostLog:
         """Compares the replica's batches with the committed ones; returns where it stopped."""
         offset = max(start, log.log_start_offset)
         while offset < end_offset:
-            data = log.read_bytes(offset, _READ_BYTES, end_offset)
-            if rotten and (isinstance(data, ErrorCode) or _damaged(data)):
+            data = log.read_bytes(offset, READ_BYTES, end_offset)
+            if rotten and (isinstance(data, ErrorCode) or is_damaged(data)):
                 break
             if isinstance(data, ErrorCode):
                 raise Violation(f"{self.rule}: {replica} cannot read {self.name}@{offset}: {data.name}")

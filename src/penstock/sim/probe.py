@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from penstock.broker.replica_repair import DAMAGED
 from penstock.broker.scrub import check_piece
 from penstock.log.checkpoints import RECOVERY_POINT_FILE
 from penstock.log.partition_log import PartitionLog
@@ -81,6 +82,12 @@ def committed_partitions(image: MetadataImage) -> Iterable[tuple[str, int, Parti
             state = topic.partition(index)
             if state is not None:
                 yield topic.name, index, state
+
+
+def electable(state: PartitionImage) -> list[int]:
+    """Who is or will be elected: but not a damaged replica before it is mended, whose directory is none."""
+    candidates = (*state.isr, *state.eligible_leader_replicas)
+    return [replica for replica in candidates if state.directory_of(replica) != DAMAGED]
 
 
 def min_isr_of(broker: "Broker", image: MetadataImage, topic: str) -> int:
