@@ -162,8 +162,10 @@ class ChurningClient(Client):
         value, timestamp_ms = f"{self.name}:{self._sent}", int(self.world.now() * 1000)
         sends = self._sends[topic]
         place = len(sends)
-        sends.append(Send(self.name, partition, value, Outcome.UNKNOWN))
-        told = await (await producer.send(topic, value, partition=index, timestamp_ms=timestamp_ms))
+        sends.append(Send(self.name, partition, value, Outcome.FAILED))
+        answer = await producer.send(topic, value, partition=index, timestamp_ms=timestamp_ms)
+        sends[place] = Send(self.name, partition, value, Outcome.UNKNOWN)
+        told = await answer
         self.world.note(self.name, f"{value} is at {topic}-{index}@{told.offset}")
         sends[place] = Send(self.name, partition, value, Outcome.OK, told.offset)
         if self.on_acknowledged is not None:

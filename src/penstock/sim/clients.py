@@ -131,7 +131,8 @@ class ProducingClient(RestartingClient):
             told = await result
         except (aiokafka.errors.KafkaError, OSError) as error:
             self.world.note(self.name, f"{value} to {partition[0]}-{partition[1]}: {type(error).__name__}")
-            self.history.add(Send(self.name, partition, value, Outcome.UNKNOWN, -1, transaction))
+            outcome = Outcome.FAILED if isinstance(result, Exception) else Outcome.UNKNOWN
+            self.history.add(Send(self.name, partition, value, outcome, -1, transaction))
             return error
         self.successes += 1
         self.world.note(self.name, f"{value} is at {partition[0]}-{partition[1]}@{told.offset}")
@@ -339,7 +340,7 @@ async def read_commits(bootstrap: Sequence[str], partitions: list[TopicPartition
 
 
 async def _send(world: "World", producer: Any, partition: TopicPartition, value: str) -> Any:
-    """The future of the answer, or the error with which the client refused to send."""
+    """The future of the answer, or the error with which the client refused: then no broker has heard of it."""
     import aiokafka.errors
 
     timestamp_ms = int(world.now() * 1000)

@@ -71,7 +71,11 @@ class PipeliningClient(Client):
                 return
             self._sent += 1
             value, timestamp_ms = f"{self.name}:{self._sent}", int(self.world.now() * 1000)
-            answer = await producer.send(partition[0], value, partition=partition[1], timestamp_ms=timestamp_ms)
+            try:
+                answer = await producer.send(partition[0], value, partition=partition[1], timestamp_ms=timestamp_ms)
+            except ClientError:  # it was not even put into a batch
+                self.history.add(Send(self.name, partition, value, Outcome.FAILED))
+                raise
             waiting.append((partition, value, answer))
             await asyncio.sleep(self.random.choice((0.0, 0.0, 0.002)))  # into a batch of its own, or not
 
