@@ -186,3 +186,23 @@ def test_checkpoints_wait_for_room() -> None:
     disk.capacity_bytes = None
     store.write_checkpoints()
     assert disk.exists("/data/recovery-point-offset-checkpoint")
+
+
+@pytest.mark.parametrize("offset", [1, 2])
+def test_a_log_that_is_damaged_where_it_is_to_be_cut_is_given_up(offset: int) -> None:
+    disk = CrashingDisk()
+    store = open_store(disk)
+    log = open_log(store)
+    for number in range(3):
+        append(log, f"{number}")
+    assert log.roll()
+    append(log, "behind")
+    store.close()
+    log = open_log(open_store(disk))  # which does not remember where its batches begin
+    assert log.end_offset == 4
+    disk.flip_bit(f"{log.path}/{0:020d}.log", len(batch("0")) + 16)  # the format version of the second batch
+    assert code_of(log.truncate_to(offset)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.fault is not None
+    assert log.directory.failure is None
+    assert log.end_offset == 4, "nothing was cut"
+    assert code_of(log.read(0, 1, 1)) is ErrorCode.KAFKA_STORAGE_ERROR

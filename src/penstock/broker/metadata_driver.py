@@ -342,7 +342,8 @@ class MetadataDriver:
         leader = core.leader
         if self._waiters and (leader is None or self._waiters_epoch != core.epoch):
             self._fail_waiters(NotController("this node is not the active controller any more"))
-        is_active = leader is not None and (len(core.voters) == 1 or leader.high_watermark is not None)
+        has_committed = leader is not None and (len(core.voters) == 1 or leader.high_watermark is not None)
+        is_active = has_committed and self._unavailable is None  # its log may fail in the turn that settles this
         self._set_active(core.epoch if is_active else None)
         if is_active or self.leader_address is not None:
             self._leader_known.set()

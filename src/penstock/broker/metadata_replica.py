@@ -134,6 +134,8 @@ class MetadataReplica:
         """The leader has another history: ours is cut, in the log and in `pending`."""
         log.info("the metadata log is cut from %d to %d", self.log.end_offset, end_offset)
         self.log.truncate_to(end_offset)
+        if self.log.fault is not None:
+            raise self.log.fault
         end_offset = self.log.end_offset
         while self._uncommitted and self._uncommitted[-1].image.end_offset > end_offset:
             self._uncommitted.pop()

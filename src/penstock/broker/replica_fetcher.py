@@ -360,11 +360,16 @@ class LeaderFetcher:
 
     def _refused(self, followed: Followed, refusal: Refusal, now_s: float, longest_s: float) -> None:
         """The log took nothing: its disk is full, or what came is damaged; both are tried again. A leader that does
-        not know of the full disk yet hears of it at once."""
+        not know of the full disk yet hears of it at once. A log that is damaged itself is fetched anew."""
+        partition = followed.partition
+        if partition.log.fault is not None:
+            topic = self._broker.image.topic_by_id(partition.topic_id)
+            if topic is not None:
+                self._broker.replicas.repairs.damaged(topic, partition.index, None, partition.log.fault.reason)
         if refusal.code is ErrorCode.CORRUPT_MESSAGE:
             self._owner.counters.corrupt_batches += 1
-            log.warning("%s from broker %d: %s", followed.partition.log.name, self.leader_id, refusal.message)
-        if followed.told_lack or not followed.partition.lacks_room:
+            log.warning("%s from broker %d: %s", partition.log.name, self.leader_id, refusal.message)
+        if followed.told_lack or not partition.lacks_room:
             followed.wait(now_s, longest_s)
 
     async def _until_counted(self, written: list[Partition]) -> None:

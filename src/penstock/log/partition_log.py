@@ -156,9 +156,7 @@ class PartitionLog:
             try:
                 loaded = load_log(self)
             except CorruptSegment as fault:
-                _LOGGER.error("%s is offline: %s", self.name, fault)
-                self.fault = fault
-                self.offline = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(fault))
+                self._give_up(fault)
                 self._publish(LoadedLog.empty(0))
                 raise
             except OSError as error:
@@ -167,6 +165,11 @@ class PartitionLog:
                 self.directory.fail(error)
                 loaded = LoadedLog.empty(0)
             self._publish(loaded)
+
+    def _give_up(self, fault: CorruptSegment) -> None:
+        _LOGGER.error("%s is offline: %s", self.name, fault)
+        self.fault = fault
+        self.offline = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(fault))
 
     def _publish(self, loaded: LoadedLog) -> None:
         for field in LoadedLog.FIELDS:
@@ -374,6 +377,8 @@ class PartitionLog:
                 change(self, offset)
             except NoRoom as error:
                 return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, error.message)
+            except CorruptSegment as fault:  # where to cut, or who had written, cannot be read
+                self._give_up(fault)
             except OSError as error:
                 self.directory.fail(error)
         return self.offline or (self.directory.refusal if self.directory.failure is not None else None)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from penstock.log.checkpoints import read_whole
 from penstock.log.config import LogConfig
 from penstock.log.epochs import LeaderEpochs
+from penstock.log.errors import CorruptSegment
 from penstock.log.offset_index import IndexCache
 from penstock.log.producer_snapshot import CorruptSnapshot, decode_snapshot
 from penstock.log.producers import BATCHES_KEPT, CompletedTransaction, ProducerBatch, ProducerStates
@@ -85,7 +86,8 @@ def load_snapshot(disk: Disk, path: str, upto_offset: int) -> tuple[int, Produce
 
 
 def rebuild_producers(disk: Disk, path: str, segments: Sequence[Segment], end_offset: int) -> ProducerStates:
-    """Producer state as of `end_offset`: the latest snapshot and the batches behind it."""
+    """Producer state as of `end_offset`: the latest snapshot and the batches behind it. Damage raises: behind it
+    producers would be forgotten."""
     snapshot = load_snapshot(disk, path, end_offset)
     offset, producers = snapshot or (segments[0].base_offset, ProducerStates())
     epochs = LeaderEpochs()
@@ -94,10 +96,13 @@ def rebuild_producers(disk: Disk, path: str, segments: Sequence[Segment], end_of
         if segment_end <= offset:
             continue
         file = disk.open(segment.path + ".log", writable=False)
-        for batch in SegmentScan(file, segment.size_bytes, segment.base_offset):
+        scan = SegmentScan(file, segment.size_bytes, segment.base_offset)
+        for batch in scan:
             if offset <= batch.header.base_offset < end_offset:
                 replay_batch(batch.header, batch.data, batch.pos, epochs, producers)
         file.close()
+        if scan.fault is not None:
+            raise CorruptSegment(segment.path + ".log", scan.end_position, scan.fault)
     return producers
 
 

@@ -30,7 +30,8 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def truncate_log(log: "PartitionLog", offset: int) -> None:
-    """Everything at and behind `offset` goes; a batch that holds `offset` goes as a whole."""
+    """Everything at and behind `offset` goes; a batch that holds `offset` goes as a whole. Raises `CorruptSegment`
+    where damage hides the place, and nothing was cut, or who had written what is left."""
     offset = max(offset, log.local_log_start_offset)
     if not log.segments or offset <= log.segments[0].base_offset:
         truncate_fully(log, offset)
@@ -54,10 +55,10 @@ def truncate_log(log: "PartitionLog", offset: int) -> None:
     log.synced_end_offset = min(synced_end_offset, end_offset)
     log.size_bytes = sum(segment.size_bytes for segment in segments)
     log.leader_epochs.truncate_to(end_offset)
-    if not log.producers.truncate(end_offset):
-        log.producers = rebuild_producers(log.directory.disk, log.path, log.segments, end_offset)
     log.high_watermark = min(log.high_watermark, end_offset)
     log.directory.lower_cleaned_offset(log.name, end_offset)
+    if not log.producers.truncate(end_offset):
+        log.producers = rebuild_producers(log.directory.disk, log.path, log.segments, end_offset)
     _LOGGER.info("%s truncated to offset %d", log.name, end_offset)
 
 

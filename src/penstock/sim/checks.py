@@ -13,7 +13,7 @@ from penstock.metadata.image import MetadataImage
 from penstock.metadata.snapshot import image_records
 from penstock.replication.partition import Partition
 from penstock.sim import probe
-from penstock.sim.ghost_log import GhostLog, Violation
+from penstock.sim.ghost_log import Ghost, GhostLog, Violation, is_log_damaged
 from penstock.sim.ghost_records import GhostRecords
 from penstock.sim.history import TopicPartition
 from penstock.sim.image_law import check_image
@@ -100,7 +100,7 @@ class Law:
         """The last life of each machine, by its name."""
         self._watched: dict[Process, _Seen] = {}
         self.metadata = GhostLog("__cluster_metadata-0", "R6")
-        self.partitions: dict[tuple[bytes, int], GhostLog | GhostRecords] = {}
+        self.partitions: dict[tuple[bytes, int], Ghost] = {}
         """By topic id: a name may belong to one topic after the other."""
         self.newest = MetadataImage()
         """The newest committed image that any node has shown: what the controller has decided."""
@@ -183,7 +183,8 @@ class Law:
                 raise Violation(
                     f"R9: {machine.name} has a watermark of {quorum.high_watermark} above {log.end_offset}"
                 )
-            self.metadata.shows(machine.name, log, quorum.high_watermark)
+            if log.directory.failure is None:  # else nobody can read it: it failed in this turn, and the node ends
+                self.metadata.shows(machine.name, log, quorum.high_watermark)
 
     def _count_snapshots(self, seen: _Seen) -> None:
         (written, taken), (old_written, old_taken) = probe.snapshots_of(seen.driver), seen.snapshots
@@ -208,18 +209,23 @@ class Law:
         """P1: whoever may be elected has everything that is committed."""
         for name, index, state in probe.committed_partitions(self.newest):
             ghost = self._ghost(name, index)
-            if ghost is None:
-                continue
-            for replica in probe.electable(state):
-                machine = self._ids.get(replica)
-                broker = probe.broker_of(machine) if machine is not None else None
-                if machine is None or broker is None or not machine.serving:
-                    continue
-                held = broker.partitions.find_replica(name, index)
-                if isinstance(held, Partition) and self.partitions.get((held.topic_id, index)) is ghost:
+            if ghost is not None:
+                for machine, held in self._serving(name, index, probe.electable(state)):
                     self._check_holds(machine.name, held, ghost)
 
-    def _check_holds(self, replica: str, partition: Partition, ghost: GhostLog | GhostRecords) -> None:
+    def _serving(self, name: str, index: int, replicas: Iterable[int]) -> Iterable[tuple["Machine", Partition]]:
+        """Those of these replicas that are open on nodes that serve."""
+        ghost = self._ghost(name, index)
+        for replica in replicas:
+            machine = self._ids.get(replica)
+            broker = probe.broker_of(machine) if machine is not None else None
+            if machine is None or broker is None or not machine.serving:
+                continue
+            held = broker.partitions.find_replica(name, index)
+            if isinstance(held, Partition) and self.partitions.get((held.topic_id, index)) is ghost:
+                yield machine, held
+
+    def _check_holds(self, replica: str, partition: Partition, ghost: Ghost) -> None:
         if partition.log.end_offset < ghost.end_offset:
             raise Violation(
                 f"P1: {replica} is in sync and ends at {partition.log.end_offset} of {ghost.name}, "
@@ -255,7 +261,7 @@ class Law:
             self._check_new_leader(machine, partition, ghost)
         self._check_maximal_isr(machine, partition, where)
 
-    def _check_new_leader(self, machine: "Machine", partition: Partition, ghost: GhostLog | GhostRecords) -> None:
+    def _check_new_leader(self, machine: "Machine", partition: Partition, ghost: Ghost) -> None:
         """P2: a leader that is not stale has all that was committed, and so all that was acknowledged (P4)."""
         topic = self.newest.topic_by_id(partition.topic_id)
         state = topic.partition(partition.index) if topic is not None else None
@@ -281,7 +287,7 @@ class Law:
             if missing:
                 raise Violation(f"P3: {machine.name} leads {where} without waiting for {sorted(missing)}")
 
-    def _ghost(self, topic: str, index: int) -> GhostLog | GhostRecords | None:
+    def _ghost(self, topic: str, index: int) -> Ghost | None:
         known = self.newest.topic(topic)
         return self.partitions.get((known.id, index)) if known is not None else None
 
@@ -300,8 +306,9 @@ class Law:
             return False
         number = int(machine.settings["node.id"])
         for name, index, state in probe.committed_partitions(self.newest):
-            rotten = self._rotten_replica((name, index))
-            if number in state.replicas and not set(state.isr) - {number, rotten}:
+            if number in state.replicas and (
+                not set(state.isr) - {number} or self._rotten_elsewhere(machine, (name, index))
+            ):
                 return False
         views = [view for each in (machine, *others) if (view := probe.voters_of(each)) is not None]
         keys = {frozenset(voters.keys) for voters, _ in views}
@@ -311,26 +318,36 @@ class Law:
         return number not in voters.by_id or len(voters.keys) >= 3
 
     def may_rot(self, machine: "Machine", topic: str, index: int) -> bool:
-        """Whether another replica that has not rotted holds all that is committed, now and later."""
+        """Whether all others that may be elected hold all that is committed: one lossy fault at a time is what two
+        in sync can take. One that is down may have lost it with its disk or its power, and the controller not know
+        of it yet."""
         if self.rotten.get((topic, index), machine.name) != machine.name:
             return False
-        known = self.newest.topic(topic)
+        known, ghost = self.newest.topic(topic), self._ghost(topic, index)
         state = known.partition(index) if known is not None else None
-        number = int(machine.settings["node.id"])
-        return state is not None and bool({*state.isr, *state.eligible_leader_replicas} - {number})
+        if state is None or ghost is None:
+            return False
+        others = {*state.isr, *state.eligible_leader_replicas} - {int(machine.settings["node.id"])}
+        held = [partition for _, partition in self._serving(topic, index, sorted(others))]
+        return 0 < len(held) == len(others) and all(each.log.end_offset >= ghost.end_offset for each in held)
 
     def rots(self, machine: "Machine", topic: str, index: int) -> None:
         self.rotten[topic, index] = machine.name
 
-    def _rotten_replica(self, partition: TopicPartition) -> int | None:
+    def _rotten_elsewhere(self, machine: "Machine", partition: TopicPartition) -> bool:
+        """Whether the replica of another machine has rotted and is not known to be mended."""
         name = self.rotten.get(partition)
-        return int(self._machines[name].settings["node.id"]) if name is not None else None
+        return name is not None and name != machine.name and self._is_damaged(name, partition) is not False
+
+    def _is_damaged(self, name: str, partition: TopicPartition) -> bool | None:
+        """None: the replica is not open there."""
+        broker = probe.broker_of(self._machines[name])
+        held = broker.partitions.find_replica(*partition) if broker is not None else None
+        return is_log_damaged(held.log) if isinstance(held, Partition) else None
 
     def _still_rotten(self) -> str | None:
         for (topic, index), name in self.rotten.items():
-            broker = probe.broker_of(self._machines[name])
-            held = broker.partitions.find_replica(topic, index) if broker is not None else None
-            if isinstance(held, Partition) and probe.is_damaged(held):
+            if self._is_damaged(name, (topic, index)):
                 return f"{topic}-{index} is still damaged on {name}"
         return None
 

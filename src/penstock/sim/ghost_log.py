@@ -33,7 +33,21 @@ def is_damaged(data: bytes) -> bool:
         return True
 
 
-class GhostLog:
+def is_log_damaged(log: PartitionLog) -> bool:
+    """Judged without the code that has to find it."""
+    offset = log.log_start_offset
+    while log.is_loaded and offset < log.end_offset:
+        data = log.read_bytes(offset, READ_BYTES, log.end_offset)
+        if isinstance(data, ErrorCode) or is_damaged(data):
+            return True
+        headers = [header for _, header in iter_headers(data)]
+        if not headers:
+            return False
+        offset = headers[-1].next_offset
+    return False
+
+
+class Ghost:
     """`rule` is the number under which a difference is reported."""
 
     def __init__(self, name: str, rule: str) -> None:
@@ -42,22 +56,22 @@ class GhostLog:
         self.end_offset = 0
         """The highest watermark anybody has shown: everything below is committed."""
         self.shown_by = "nobody"
-        self._batches: dict[int, GhostBatch] = {}
-        self._verified: dict[str, tuple[int, int]] = {}
-        """How far each replica was compared, and which truncation of its log that was."""
+        self._verified: dict[str, tuple[int, tuple[int, ...]]] = {}
+        """How far each replica was compared, and after which changes of its log that was."""
 
     def forget_replica(self, replica: str) -> None:
         """A new life: its log is compared again from its beginning."""
         self._verified.pop(replica, None)
 
     def shows(self, replica: str, log: PartitionLog, high_watermark: int, *, rotten: bool = False) -> None:
-        """A replica shows everything below its watermark; if it is `rotten`, up to where that begins."""
-        start, generation = self._verified.get(replica, (0, log.generation))
-        if generation != log.generation:
+        """A replica shows everything below its watermark; what of it is damaged, if it is `rotten`, nobody takes."""
+        changes = self._changes(log)
+        start, before = self._verified.get(replica, (0, changes))
+        if before != changes:
             start = 0
         if high_watermark > start:
             start = self.compare(replica, log, start, high_watermark, grow=True, rotten=rotten)
-        self._verified[replica] = (start, log.generation)
+        self._verified[replica] = (start, changes)
 
     def compare(
         self,
@@ -69,24 +83,52 @@ class GhostLog:
         grow: bool = False,
         rotten: bool = False,
     ) -> int:
-        """Compares the replica's batches with the committed ones; returns where it stopped."""
+        """Compares what the replica has with what is committed; returns where it stopped."""
         offset = max(start, log.log_start_offset)
         while offset < end_offset:
             data = log.read_bytes(offset, READ_BYTES, end_offset)
             if rotten and (isinstance(data, ErrorCode) or is_damaged(data)):
-                break
+                if offset >= self.end_offset:
+                    break
+                offset = self.end_offset  # what a leader commits in front of its own damage is committed
+                continue
             if isinstance(data, ErrorCode):
                 raise Violation(f"{self.rule}: {replica} cannot read {self.name}@{offset}: {data.name}")
             before = offset
-            for _, header in iter_headers(data):
+            for position, header in iter_headers(data):
                 if header.next_offset <= end_offset:
-                    self._compare_batch(replica, header, grow)
-                    offset = header.next_offset
+                    self._compare_batch(replica, data, position, header, offset, grow)
+                    offset = max(offset, header.next_offset)
             if offset == before:
                 break
         return offset
 
-    def _compare_batch(self, replica: str, header: BatchHeader, grow: bool) -> None:
+    def _changes(self, log: PartitionLog) -> tuple[int, ...]:
+        """Of what was there already: after one of them it is compared again."""
+        raise NotImplementedError
+
+    def _compare_batch(
+        self, replica: str, data: bytes, position: int, header: BatchHeader, start: int, grow: bool
+    ) -> None:
+        """Everything from `start` to the end of a batch of the replica; `grow`: what lies behind what is known, is
+        committed from now on."""
+        raise NotImplementedError
+
+
+class GhostLog(Ghost):
+    """By batch: replicas have the very same."""
+
+    def __init__(self, name: str, rule: str) -> None:
+        super().__init__(name, rule)
+        self._batches: dict[int, GhostBatch] = {}
+        self._last = -1
+
+    def _changes(self, log: PartitionLog) -> tuple[int, ...]:
+        return (log.generation,)
+
+    def _compare_batch(
+        self, replica: str, data: bytes, position: int, header: BatchHeader, start: int, grow: bool
+    ) -> None:
         batch = GhostBatch(header.base_offset, header.next_offset, header.partition_leader_epoch, header.crc)
         known = self._batches.get(header.base_offset)
         if known is not None:
@@ -109,5 +151,3 @@ class GhostLog:
         self._last = batch.base_offset
         self.end_offset = batch.next_offset
         self.shown_by = replica
-
-    _last = -1

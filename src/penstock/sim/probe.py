@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.broker.replica_repair import DAMAGED
-from penstock.broker.scrub import check_piece
 from penstock.log.checkpoints import RECOVERY_POINT_FILE
 from penstock.log.partition_log import PartitionLog
 from penstock.metadata.image import MetadataImage
@@ -58,18 +57,6 @@ def snapshots_of(driver: "MetadataDriver") -> tuple[int, int]:
 def recovery_point_of(log: PartitionLog) -> int:
     """Below it, as a restart would find it written down, everything is on stable storage."""
     return log.directory._offsets_on_disk[RECOVERY_POINT_FILE].get(log.name, 0)
-
-
-def is_damaged(partition: Partition) -> bool:
-    """Whether a batch of it fails its checksum or cannot be read."""
-    log = partition.log
-    offset = log.log_start_offset
-    while log.is_loaded and offset < log.end_offset:
-        piece = check_piece(log, offset, log.end_offset)
-        if piece is None or piece[1] is not None:
-            return piece is not None
-        offset = piece[0]
-    return False
 
 
 def partitions_of(broker: "Broker") -> Iterable[Partition]:
