@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.records.batch import iter_headers
 from penstock.replication.partition import Partition
 from penstock.sim import probe
+from penstock.sim.ghost_log import is_damaged
 
 if TYPE_CHECKING:
     from penstock.sim.checks import Law
@@ -65,9 +66,10 @@ class Rot:
     def _flip(self, machine: "Machine", partition: Partition, base_offset: int) -> None:
         path = f"{partition.log.path}/{base_offset:020d}.log"
         file = machine.disk.open(path)
-        batches = list(iter_headers(file.read_at(0, file.size())))
-        if not batches:
-            return  # all of it was compacted
+        data = file.read_at(0, file.size())
+        if not data or is_damaged(data):
+            return  # all of it was compacted, or it has rotted already
+        batches = list(iter_headers(data))
         start, header = self._random.choice(batches)
         covered = [at for at in range(header.size_bytes) if not any(at in gap for gap in _UNCOVERED)]
         position, bit = start + self._random.choice(covered), self._random.randrange(8)
