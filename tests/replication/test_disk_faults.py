@@ -96,6 +96,39 @@ def test_scrubbing_finds_rot_that_nobody_reads(rotten: int) -> None:
     run(story)
 
 
+def test_nothing_is_cut_while_the_leader_is_only_thought_to_live() -> None:
+    """It may have lost what it had, with its power or its disk: then what is whole here is all there is."""
+
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2", segment_bytes="100")
+            for number in range(6):
+                await cluster.produce(f"value {number}")
+            await all_alike(cluster, 1, 2, 3)
+            broker, path = cluster.brokers[2], "/data/a-0/00000000000000000002.log"
+            repairs, asked = broker.replicas.repairs, 0
+            ask = repairs._leader_end
+
+            async def count(*words: Any) -> int | None:
+                nonlocal asked
+                asked += 1
+                return await ask(*words)
+
+            repairs._leader_end = count  # type: ignore[method-assign]
+            await cluster.stop(1)  # and nobody knows it yet
+            cluster.disks[2].flip_bit(path, cluster.disks[2].open(path).read_at(0, 1 << 20).index(b"value"))
+            await Scrub(broker).run()
+            await cluster.until(lambda: asked > 1)
+            assert cluster.partition().leader == 1
+            assert broker.logs.get("a", 0).end_offset == 6
+            cluster.fence(1)
+            await cluster.until(lambda: repairs.repaired == 1)
+            await cluster.until_in_sync(2, 3)
+            assert values(cluster.replica(2).log) == [b"value %d" % number for number in range(6)]
+
+    run(story)
+
+
 @pytest.mark.parametrize("byte", [8, 11, 16, 17, 21, 23, 26, 60, 70], ids=lambda byte: f"byte {byte}")
 def test_scrubbing_finds_rot_in_every_part_of_a_batch(byte: int) -> None:
     """Its length, magic, checksum, attributes, last offset, count and records; of several records, not the first."""

@@ -2,8 +2,9 @@
 
 A damaged replica must not count as one in the meantime. So first the controller is told that it lies in a directory
 that is not there (KIP-858's way of losing a replica): it leaves the in-sync set and leadership and cannot be elected.
-Only when another broker leads is anything cut. When all that the leader had is here again, the controller is told the
-real directory, and the leader may take it back in.
+Only when another broker leads, and answers as the leader, is anything cut: one that the controller takes for alive may
+have lost what it had with its power or its disk, and then what is whole here is all there is. When all that the leader
+had is here again, the controller is told the real directory, and the leader may take it back in.
 
 A replica on another disk than the controller knows of, an empty one in the place of a broken one, takes the same way:
 it is told to be where it is when it has caught up, and not before.
@@ -25,7 +26,6 @@ from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ids import RESERVED_UUIDS
 from penstock.records.batch import CorruptBatch, crc_is_valid, parse_header
-from penstock.replication.follower_state import FollowerState
 from penstock.replication.partition import Partition
 from penstock.wire.generated.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from penstock.wire.generated.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
@@ -119,8 +119,7 @@ class ReplicaRepairs:
             table.take_offline(partition, Refusal(ErrorCode.KAFKA_STORAGE_ERROR, f"damaged: {reason}"))
         if not await self._say_directory(key, DAMAGED):
             return
-        await broker.image_watch.until(lambda image: self._may_cut(image, key))
-        if not self._is_mine(broker.image, key):
+        if not await self._led_by_another(key):
             return
         self._cut(topic, index, offset)
         table.forget_offline(*key)
@@ -135,22 +134,35 @@ class ReplicaRepairs:
 
     async def _come_home(self, partition: Partition, key: Key) -> None:
         await self._broker.image_watch.until(lambda image: self._may_cut(image, key))
-        if self._is_mine(self._broker.image, key) and await self._caught_up(partition, key):
+        if self._own(self._broker.image, key) is not None and await self._caught_up(partition, key):
             await self._say_directory(key, self._broker.directory_id(partition.log.directory))
+
+    async def _led_by_another(self, key: Key) -> bool:
+        """Waits until another leader answers; False when there is nothing to repair here any more."""
+        broker = self._broker
+        while True:
+            await broker.image_watch.until(lambda image: self._may_cut(image, key))
+            own = self._own(broker.image, key)
+            if own is None:
+                return False
+            topic, state = own
+            end_offset = await self._leader_end(topic.name, key[1], state.leader, state.leader_epoch)
+            if end_offset is not None and self._may_cut(broker.image, key):
+                return self._own(broker.image, key) is not None
+            await asyncio.sleep(_RETRY_S)
 
     def _may_cut(self, image: MetadataImage, key: Key) -> bool:
         """Whether another broker leads and this one counts for nothing; or whether there is nothing to cut here."""
-        topic = image.topic_by_id(key[0])
-        state = topic.partition(key[1]) if topic is not None else None
-        own = self._broker.node_id
-        if state is None or own not in state.replicas:
-            return True
-        return state.leader >= 0 and state.leader != own and own not in state.isr
+        own, number = self._own(image, key), self._broker.node_id
+        return own is None or (own[1].leader not in (-1, number) and number not in own[1].isr)
 
-    def _is_mine(self, image: MetadataImage, key: Key) -> bool:
+    def _own(self, image: MetadataImage, key: Key) -> tuple[TopicImage, PartitionImage] | None:
+        """The partition, if this broker has a replica of it."""
         topic = image.topic_by_id(key[0])
         state = topic.partition(key[1]) if topic is not None else None
-        return state is not None and self._broker.node_id in state.replicas
+        if topic is None or state is None or self._broker.node_id not in state.replicas:
+            return None
+        return topic, state
 
     def _cut(self, topic: TopicImage, index: int, offset: int | None) -> None:
         logs = self._broker.logs
@@ -168,27 +180,30 @@ class ReplicaRepairs:
         A watermark would not do: a new leader's may be old.
         """
         table = self._broker.partitions
-        wanted: tuple[int, int] | None = None  # leader epoch, and where the leader ended
+        wanted: int | None = None  # where the leader of `epoch` ended
+        epoch = -1
         while table.replica(*key) is partition and (follower := partition.follower) is not None:
-            if wanted is None or wanted[0] != follower.leader_epoch:
-                wanted = await self._leader_end(partition, follower)
-            if wanted is not None and partition.log.counted_end_offset >= wanted[1]:
+            if wanted is None or epoch != follower.leader_epoch:
+                epoch = follower.leader_epoch
+                wanted = await self._leader_end(partition.topic, partition.index, follower.leader_id, epoch)
+            if wanted is not None and partition.log.counted_end_offset >= wanted:
                 return True
             await asyncio.sleep(_LOOK_S)
         return False
 
-    async def _leader_end(self, partition: Partition, follower: FollowerState) -> tuple[int, int] | None:
-        kind, epoch = OffsetForLeaderEpochRequest, follower.leader_epoch
-        asked = kind.OffsetForLeaderPartition(partition.index, epoch, epoch)
-        request = kind(self._broker.node_id, [kind.OffsetForLeaderTopic(partition.topic, [asked])])
+    async def _leader_end(self, topic: str, index: int, leader_id: int, epoch: int) -> int | None:
+        """Where the leader of that epoch ends; None when it does not answer as that."""
+        kind = OffsetForLeaderEpochRequest
+        asked = kind.OffsetForLeaderPartition(index, epoch, epoch)
+        request = kind(self._broker.node_id, [kind.OffsetForLeaderTopic(topic, [asked])])
         try:
             answer = await self._broker.ask_broker(
-                follower.leader_id, request, OffsetForLeaderEpochResponse, _TIMEOUT_MS, channel="repair"
+                leader_id, request, OffsetForLeaderEpochResponse, _TIMEOUT_MS, channel="repair"
             )
         except PeerUnreachable:
             return None
         told = answer.topics[0].partitions[0]
-        return (epoch, told.end_offset) if not told.error_code and told.end_offset >= 0 else None
+        return told.end_offset if not told.error_code and told.end_offset >= 0 else None
 
     async def _say_directory(self, key: Key, directory_id: bytes) -> bool:
         """Tells the controller where this replica is; False when the partition is gone."""
