@@ -2,9 +2,9 @@
 
 A damaged replica must not count as one in the meantime. So first the controller is told that it lies in a directory
 that is not there (KIP-858's way of losing a replica): it leaves the in-sync set and leadership and cannot be elected.
-Only when another broker leads, and answers as the leader, is anything cut: one that the controller takes for alive may
-have lost what it had with its power or its disk, and then what is whole here is all there is. When all that the leader
-had is here again, the controller is told the real directory, and the leader may take it back in.
+Only when another broker leads, and answers as the leader, is anything cut: one that the controller takes for alive
+may have lost what it had with its power or its disk, and then what is whole here is all there is. When all that the
+leader had is here again, the controller is told the real directory, and the leader may take it back in.
 
 A replica on another disk than the controller knows of, an empty one in the place of a broken one, takes the same way:
 it is told to be where it is when it has caught up, and not before.
