@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 _STOP_S = 60.0
 
+METADATA_MAX_AGE_MS = 10_000
+"""aiokafka does not ask again who leads when it is told, looking for a beginning, that it asked the wrong broker."""
+
 
 class Client(ABC):
     """One client program: works until it is told to stop."""
@@ -57,7 +60,7 @@ class RestartingClient(Client):
             "bootstrap_servers": self._bootstrap,
             "client_id": self.name,
             "request_timeout_ms": 20_000,
-            "metadata_max_age_ms": 10_000,
+            "metadata_max_age_ms": METADATA_MAX_AGE_MS,
         }
 
     async def run(self) -> None:
@@ -305,6 +308,7 @@ async def read_all(
         client_id="final",
         isolation_level="read_committed" if read_committed else "read_uncommitted",
         auto_offset_reset="earliest",
+        metadata_max_age_ms=METADATA_MAX_AGE_MS,
     )
     await consumer.start()
     try:
