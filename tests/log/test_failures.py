@@ -206,3 +206,40 @@ def test_a_log_that_is_damaged_where_it_is_to_be_cut_is_given_up(offset: int) ->
     assert log.directory.failure is None
     assert log.end_offset == 4, "nothing was cut"
     assert code_of(log.read(0, 1, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("origin", ["leader", "coordinator"])
+@pytest.mark.parametrize("room", range(0, 500, 20))
+def test_batches_that_come_together_are_written_together(room: int, origin: str) -> None:
+    """Who is told that there was no room takes none of them for written."""
+    disk = CrashingDisk()
+    config = LogConfig(segment_bytes=300, index_interval_bytes=0)
+    log = new_log(config, disk)
+    append(log, "0")
+    append(log, "1")
+    log.flush()
+    both = batch("2", base_offset=2, leader_epoch=0) + batch("3" * 40, base_offset=3, leader_epoch=0)
+    disk.capacity_bytes = disk.used_bytes() + room
+    if origin == "leader":
+        refused = log.append_as_follower(both)
+    else:
+        refused = log.append_as_leader(both, 0, NOW_MS, origin="coordinator")
+    disk.capacity_bytes = None
+    if isinstance(refused, Refusal):
+        assert (log.end_offset, values(log)) == (2, [b"0", b"1"])
+    else:
+        assert (log.end_offset, values(log)) == (4, [b"0", b"1", b"2", b"3" * 40])
+
+
+@pytest.mark.parametrize("room", range(0, 500, 20))
+def test_a_follower_is_told_how_much_found_room(room: int) -> None:
+    """Where not even a segment holds all that came."""
+    disk = CrashingDisk()
+    log = new_log(LogConfig(segment_bytes=100), disk)
+    append(log, "0")
+    log.flush()
+    sent = b"".join(bytes(batch(f"{n}", base_offset=n, leader_epoch=0)) for n in (1, 2, 3))
+    disk.capacity_bytes = disk.used_bytes() + room
+    result = log.append_as_follower(sent)
+    disk.capacity_bytes = None
+    assert log.end_offset == (1 if isinstance(result, Refusal) else result.end_offset)

@@ -135,11 +135,12 @@ def append_batches(
         return Refusal(ErrorCode.CORRUPT_MESSAGE, "the last batch is cut off")
     for pos, header in batches:
         patch_offset_and_epoch(data, pos, header.base_offset, leader_epoch)
-    return _append_runs(log, data, batches, now_ms)
+    return _append_runs(log, data, batches, now_ms, whole=True)
 
 
 def append_followed(log: "PartitionLog", data: Buffer, leader_epoch: int) -> AppendResult | Refusal:
-    """Appends batches as a leader sent them. A batch cut off at the end, as Fetch may deliver, is left out."""
+    """Appends batches as a leader sent them. A batch cut off at the end, as Fetch may deliver, is left out, and so
+    are those that found no room when more came than a segment holds: the result tells where the log ends now."""
     batches = []
     next_offset = log.end_offset
     epoch = log.leader_epochs.latest
@@ -164,26 +165,32 @@ def append_followed(log: "PartitionLog", data: Buffer, leader_epoch: int) -> App
         return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
     if not batches:
         return AppendResult(log.end_offset, log.end_offset, -1, -1, 0)
-    return _append_runs(log, data, batches, log.directory.clock.now_ms())
+    return _append_runs(log, data, batches, log.directory.clock.now_ms(), whole=False)
 
 
 def _append_runs(
-    log: "PartitionLog", data: Buffer, batches: list[tuple[int, BatchHeader]], now_ms: int
+    log: "PartitionLog", data: Buffer, batches: list[tuple[int, BatchHeader]], now_ms: int, *, whole: bool
 ) -> AppendResult | Refusal:
-    """Writes runs of batches, each with one write, rolling between runs where a segment is full."""
+    """Writes runs of batches, each with one write, rolling between runs where a segment is full.
+
+    What fits into one segment goes into one: a full disk takes all of it or nothing. Where it does not, some runs may
+    be written when one is refused; that is a refusal only if it must be `whole`.
+    """
     view = memoryview(data)
     config = log.config
     max_timestamp = -1
     at = 0
+    refusal: Refusal | None = None
+    total_bytes = batches[-1][0] + batches[-1][1].size_bytes
     while at < len(batches):
         pos, header = batches[at]
         segment = log.active
-        if segment is None or _must_roll(
-            segment, header.size_bytes, header.last_offset, header.max_timestamp, now_ms, config
-        ):
+        size = total_bytes - pos if total_bytes - pos <= config.segment_bytes else header.size_bytes
+        if segment is None or _must_roll(segment, size, header.last_offset, header.max_timestamp, now_ms, config):
             made = _next_segment(log, segment, header.size_bytes, now_ms)
             if isinstance(made, Refusal):
-                return made
+                refusal = made
+                break
             segment = made
         end = _run_end(segment, batches, at, config)
         run_bytes = batches[end - 1][0] + batches[end - 1][1].size_bytes - pos
@@ -191,13 +198,18 @@ def _append_runs(
         try:
             (segment.file or log.directory.files.open(segment)).write_at(position, (view[pos : pos + run_bytes],))
         except OSError as error:
-            return _write_failed(log, segment, error)
+            refusal = _write_failed(log, segment, error)
+            break
         for batch_pos, batch in batches[at:end]:
             _note_batch(log, segment, batch, data, batch_pos, position + batch_pos - pos)
             max_timestamp = max(max_timestamp, batch.max_timestamp)
         at = end
-    request_sync(log, config)
-    return AppendResult(batches[0][1].base_offset, log.end_offset, -1, max_timestamp, len(view))
+    if at:
+        request_sync(log, config)
+    if refusal is not None and (whole or at == 0 or log.directory.failure is not None):
+        return refusal
+    written = batches[at][0] if at < len(batches) else len(view)
+    return AppendResult(batches[0][1].base_offset, log.end_offset, -1, max_timestamp, written)
 
 
 def _run_end(segment: Segment, batches: list[tuple[int, BatchHeader]], start: int, config: LogConfig) -> int:

@@ -1,0 +1,47 @@
+"""A follower's copy of the metadata on a disk that fills up: log and image stay one."""
+
+import asyncio
+
+import pytest
+
+from penstock.broker.metadata_replica import MetadataReplica
+from penstock.broker.metadata_store import MetadataStore
+from penstock.log.config import LogConfig
+from penstock.metadata.features import record_version
+from penstock.metadata.settings import BrokerSettings
+from penstock.model.errors import Refusal
+from penstock.model.ports import SystemClock
+from penstock.records.builder import build_batch
+from penstock.sim.disk import CrashingDisk
+from penstock.wire.generated.records_metadata import TopicRecord
+from penstock.wire.records import encode_metadata_record
+from tests.broker.metadata_nodes import InlineExecutor
+
+
+def topic_batch(offset: int) -> bytes:
+    record = TopicRecord(f"topic-{offset}", bytes([offset + 1]) * 16)
+    value = encode_metadata_record(record, record_version(record))
+    return bytes(build_batch([(None, value)], timestamp_ms=1, base_offset=offset, leader_epoch=1))
+
+
+@pytest.mark.parametrize("segment_bytes", [150, 250, 400])
+@pytest.mark.parametrize("room", range(0, 700, 30))
+def test_the_image_has_what_the_log_has(room: int, segment_bytes: int) -> None:
+    async def live() -> None:
+        disk = CrashingDisk()
+        store = MetadataStore(disk, SystemClock(), "/data", BrokerSettings.from_mapping({}))
+        store.log.config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=0)
+        replica = MetadataReplica(store, InlineExecutor())
+        await replica.load()
+        disk.capacity_bytes = disk.used_bytes() + room
+        outcome = await replica.replicate(b"".join(map(topic_batch, range(3))), 1)
+        assert not isinstance(outcome, Refusal) or replica.log.end_offset == 0
+        disk.capacity_bytes = None
+        if replica.log.end_offset < 4:
+            sent = b"".join(map(topic_batch, range(replica.log.end_offset, 4)))
+            assert await replica.replicate(sent, 1) == []
+        assert [replica.pending.topic(f"topic-{number}") is None for number in range(4)] == [False] * 4
+        store.log.flush()
+        assert replica.log.synced_end_offset == replica.pending.end_offset == 4
+
+    asyncio.run(live())
