@@ -7,11 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from penstock.log import recovery
 from penstock.log.config import LogConfig
 from penstock.log.disk import OsDisk
 from penstock.log.offset_index import IndexCache
+from penstock.log.partition_log import PartitionLog
 from penstock.log.reading import FileSpan
 from penstock.log.segment import OpenFiles, Segment
+from penstock.log.store import load_quietly
 from penstock.model.errors import ErrorCode
 from penstock.sim.disk import CrashingDisk
 from tests.log.logs import NOW_MS, TOPIC_ID, append, batch, code_of, open_log, open_store, values
@@ -212,3 +215,30 @@ def test_kafka_names_and_formats() -> None:
     assert content("/data/log-start-offset-checkpoint") == b"0\n0\n"
     assert content("/data/my.topic-1-12/leader-epoch-checkpoint") == b"0\n2\n3 0\n4 1\n"
     assert content("/data/my.topic-1-12/partition.metadata").startswith(b"version: 0\ntopic_id: ")
+
+
+def test_a_topic_that_is_deleted_while_its_log_recovers_is_no_fault_of_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = CrashingDisk()
+    for name in ("t", "other"):
+        log = open_log(open_store(disk), topic=name)
+        append(log, "a")
+        log.flush()
+    disk.crash()
+    store = open_store(disk)
+    log = open_log(store)
+    find = recovery._find_segments
+
+    def meanwhile(which: PartitionLog, start_offset: int) -> list[Segment]:
+        segments = find(which, start_offset)
+        if which is log:
+            store.delete(log)
+        return segments
+
+    monkeypatch.setattr(recovery, "_find_segments", meanwhile)
+    assert load_quietly(log) is not None
+    assert store.directories[0].failure is None
+    assert values(open_log(store, topic="other")) == [b"a"]
+    again = store.open("t", 0, b"a new topic's id", LogConfig())
+    assert append(again, "new") == 0

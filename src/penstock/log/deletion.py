@@ -8,9 +8,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import TYPE_CHECKING
 
 from penstock.log.sync import NO_SPACE_ERRORS
 from penstock.model.ports import Disk
+
+if TYPE_CHECKING:
+    from penstock.log.partition_log import PartitionLog
 
 DELETED_SUFFIX = ".deleted"
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
@@ -28,7 +32,7 @@ class Deletions:
         self._fail = fail
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: Executor | None = None
-        self._queue: list[tuple[str, int]] = []
+        self._queue: list[tuple[PartitionLog, str]] = []
         self._running = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -36,9 +40,9 @@ class Deletions:
         self._loop = loop
         self._pool = pool
 
-    def delete_segment(self, path: str, delay_ms: int) -> None:
+    def delete_segment(self, log: "PartitionLog", path: str) -> None:
         """`path` without suffix. Loop-safe: the work is done in the pool."""
-        self._queue.append((path, delay_ms))
+        self._queue.append((log, path))
         if self._loop is None:
             self._remove_all(self._rename_all(self._take_queue()))
         elif not self._running:
@@ -57,7 +61,7 @@ class Deletions:
             _remove(self._disk, self._timers.popitem()[0])
         self._remove_all(self._rename_all(self._take_queue()))
 
-    def _take_queue(self) -> list[tuple[str, int]]:
+    def _take_queue(self) -> "list[tuple[PartitionLog, str]]":
         taken, self._queue = self._queue, []
         return taken
 
@@ -89,7 +93,7 @@ class Deletions:
         if self._loop is not None:
             self._loop.run_in_executor(self._pool, _remove, self._disk, path)
 
-    def _rename_all(self, segments: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    def _rename_all(self, segments: "list[tuple[PartitionLog, str]]") -> list[tuple[str, int]]:
         """Blocking. Oldest first, so that a crash in between leaves no gap."""
         if not segments:
             return []
@@ -99,11 +103,13 @@ class Deletions:
             if error.errno not in NO_SPACE_ERRORS:  # a full disk must not keep us from making room
                 raise
         renamed = []
-        for path, delay_ms in segments:
+        for log, path in segments:
             for suffix in SEGMENT_SUFFIXES:
+                if log.is_deleted:  # a new topic may have taken the path
+                    break
                 with contextlib.suppress(FileNotFoundError):
                     self._disk.rename(path + suffix, path + suffix + DELETED_SUFFIX)
-                    renamed.append((path + suffix + DELETED_SUFFIX, delay_ms))
+                    renamed.append((path + suffix + DELETED_SUFFIX, log.config.file_delete_delay_ms))
         return renamed
 
     def _remove_all(self, renamed: list[tuple[str, int]]) -> None:

@@ -162,7 +162,8 @@ class PartitionLog:
             except OSError as error:
                 if error.errno in NO_SPACE_ERRORS:  # a full disk is no broken one: the next attempt may succeed
                     raise NoRoom(self.name, self.directory.path) from error
-                self.directory.fail(error)
+                if not self.is_deleted:  # a deleted partition's files may be gone
+                    self.directory.fail(error)
                 loaded = LoadedLog.empty(0)
             self._publish(loaded)
 

@@ -55,5 +55,5 @@ def delete_segments_below(log: "PartitionLog", start_offset: int) -> int:
         log.forget_closed(segment)
         log.directory.files.release(segment)
         log.directory.cache.forget(segment.path + ".index")
-        log.directory.deletions.delete_segment(segment.path, log.config.file_delete_delay_ms)
+        log.directory.deletions.delete_segment(log, segment.path)
     return keep
