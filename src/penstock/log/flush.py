@@ -75,10 +75,10 @@ class GroupCommit:
 
     def request(self, log: "PartitionLog", upto_offset: int | None = None) -> None:
         """`log` has bytes to sync; its `on_synced` tells when. Cheap enough for every append."""
-        if upto_offset is not None and log.synced_end_offset >= upto_offset:
+        if self._stopped or (upto_offset is not None and log.synced_end_offset >= upto_offset):
             return
         self._queued[log] = None
-        if not self._scheduled and not self._stopped:
+        if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._share_out)
 

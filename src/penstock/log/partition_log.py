@@ -421,11 +421,13 @@ class PartitionLog:
         """Loop-safe. Publishes what a plan has made durable and tells `on_synced`."""
         self._plans_under_way -= 1
         self.lacks_room = plan.no_space
+        was_cut = plan.generation != self.generation
+        if was_cut:
+            plan.discard_snapshots(self.directory.disk)
         if plan.no_space:
             self._take_back(plan)
             return
-        if plan.generation != self.generation:
-            plan.discard_snapshots(self.directory.disk)
+        if was_cut:
             for segment in plan.closed:
                 segment.dirty = segment.dirty and segment is self.active
             return
@@ -441,8 +443,9 @@ class PartitionLog:
                 self.on_synced(plan.end_offset)
 
     def _take_back(self, plan: SyncPlan) -> None:
-        """The disk was full: what the plan carried waits for the next one."""
-        self._closed_unsynced = plan.closed + (self._closed_unsynced or []) or None
+        """The disk was full: what the plan carried waits for the next one, but for what was cut off meanwhile."""
+        closed = [segment for segment in plan.closed if segment in self.segments]
+        self._closed_unsynced = closed + (self._closed_unsynced or []) or None
         small_files = [(name, content) for name, content in plan.small_files if name != LEADER_EPOCH_FILE]
         self._small_files = small_files + (self._small_files or []) or None
         self.unsynced_names = self.unsynced_names or len(plan.directories) > 1

@@ -89,14 +89,15 @@ class Segment:
     def flush_indexes(self, disk: Disk, cache: IndexCache, *, complete: bool = False) -> None:
         """Writes index entries to the files (page cache only); on an error they stay in memory.
 
-        `complete` also records the largest timestamp, as Kafka does when a segment is closed.
+        `complete` also records the largest timestamp, as Kafka does when a segment is closed. Times come first: on a
+        full disk they may reach further than positions, never the other way round.
         """
         if self.offset_index is None or self.time_index is None:
             return
         if complete and self.max_timestamp >= 0:
             self.time_index.append_if_newer(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
-        self.offset_index.flush(disk, cache)
         self.time_index.flush(disk)
+        self.offset_index.flush(disk, cache)
 
     def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int, config: LogConfig) -> bool:
         """Bookkeeping for one batch written at `position`; True when there is enough for `hand_over`."""

@@ -72,8 +72,10 @@ class SyncPlan:
 
     def discard_snapshots(self, disk: Disk) -> None:
         """The log was truncated meanwhile: its snapshots may describe what is no longer there."""
-        for name, _ in self.small_files:
-            if name.endswith(".snapshot") and disk.exists(f"{self.path}/{name}"):
+        snapshots = [name for name, _ in self.small_files if name.endswith(".snapshot")]
+        self.small_files = [each for each in self.small_files if each[0] not in snapshots]
+        for name in snapshots:
+            if disk.exists(f"{self.path}/{name}"):
                 disk.remove(f"{self.path}/{name}")
 
     def _write_small_files(self, disk: Disk) -> bool:

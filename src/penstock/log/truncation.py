@@ -7,18 +7,18 @@ where segments go by all checkpoints, since one that was closed will be written 
 
 import contextlib
 import logging
-from array import array
 from typing import TYPE_CHECKING
 
 from penstock.log.deletion import SEGMENT_SUFFIXES
 from penstock.log.errors import NoRoom
-from penstock.log.offset_index import encode_entries
+from penstock.log.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
 from penstock.log.reading import locate, segment_holding
 from penstock.log.rebuild import rebuild_producers
 from penstock.log.scan import SegmentScan
 from penstock.log.segment import Segment
 from penstock.log.sync import NO_SPACE_ERRORS
-from penstock.log.time_index import ENTRY_BYTES, decode_all, encode_entry
+from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
+from penstock.log.time_index import decode_all
 from penstock.log.txn_index import read_aborted, write_aborted
 from penstock.model.ports import Disk
 from penstock.records.batch import NO_TIMESTAMP
@@ -124,7 +124,11 @@ def _remove_segment(log: "PartitionLog", segment: Segment) -> None:
 def _truncate_segment(log: "PartitionLog", segment: Segment, position: int, end_offset: int) -> None:
     """Cuts the segment where a batch begins, with which the log ends at `end_offset`, and makes it the active one."""
     directory = log.directory
-    segment.flush_indexes(directory.disk, directory.cache)
+    try:
+        segment.flush_indexes(directory.disk, directory.cache)
+    except OSError as error:
+        if error.errno not in NO_SPACE_ERRORS:  # without room the newest entries are given up: indexes are sparse
+            raise
     file = directory.files.open(segment)
     file.truncate(position)
     file.sync()  # what was below `offset` counts as synced, so what lay behind it must not come back
@@ -147,24 +151,24 @@ def _end_offset_before(log: "PartitionLog", segment: Segment, position: int, off
 
 
 def _truncate_indexes(disk: Disk, segment: Segment, position: int, end_offset: int) -> None:
-    """Keeps only entries of batches that are still there, and starts appending behind them."""
-    offsets, positions = segment.read_offset_entries(disk)
+    """Keeps only entries of batches that are still there, and starts appending behind them. Needs no room."""
+    positions = segment.read_offset_entries(disk).positions
     keep = sum(1 for at in positions if at < position)
-    offsets, positions = offsets[:keep], positions[:keep]
+    positions = positions[:keep]
     times = [
         (timestamp, relative)
         for timestamp, relative in decode_all(segment.read_time_entries(disk))
         if segment.base_offset + relative < end_offset
     ]
-    _replace(disk, segment.path + ".index", encode_entries(array("i", offsets), array("i", positions)))
-    _replace(disk, segment.path + ".timeindex", b"".join(encode_entry(*entry) for entry in times))
+    _shorten(disk, segment.path + ".index", keep * OFFSET_ENTRY_BYTES)
+    _shorten(disk, segment.path + ".timeindex", len(times) * TIME_ENTRY_BYTES)
     aborted_path = segment.path + ".txnindex"
     if disk.exists(aborted_path):
         kept = [entry for entry in read_aborted(disk, aborted_path) if entry.last_offset < end_offset]
         write_aborted(disk, aborted_path, kept)
     segment.aborted = None
     last_timestamp, last_relative = times[-1] if times else (NO_TIMESTAMP, 0)
-    segment.become_active(keep, len(times) * ENTRY_BYTES, last_timestamp)
+    segment.become_active(keep, len(times) * TIME_ENTRY_BYTES, last_timestamp)
     segment.bytes_since_index = position - (positions[-1] if keep else 0)
     segment.max_timestamp = last_timestamp
     segment.max_timestamp_offset = segment.base_offset + last_relative
@@ -176,12 +180,11 @@ def _truncate_indexes(disk: Disk, segment: Segment, position: int, end_offset: i
             segment.max_timestamp_offset = batch.header.last_offset
 
 
-def _replace(disk: Disk, path: str, content: bytes) -> None:
-    file = disk.open(path, create=True)
-    file.truncate(0)
-    if content:
-        file.write_at(0, (content,))
-    file.close()
+def _shorten(disk: Disk, path: str, size: int) -> None:
+    with contextlib.suppress(FileNotFoundError):  # there was no room for it
+        file = disk.open(path)
+        file.truncate(size)
+        file.close()
 
 
 def _remove_snapshots_above(log: "PartitionLog", offset: int) -> None:
