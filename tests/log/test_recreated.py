@@ -1,12 +1,16 @@
 """A log that takes the name of one that is gone inherits nothing from it, also after a crash."""
 
+import contextlib
+import threading
+
 import pytest
 
 from penstock.log.config import LogConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.store import LogStore
-from penstock.sim.disk import CrashingDisk
-from tests.log.logs import append, open_log, open_store, values
+from penstock.model.errors import ErrorCode
+from penstock.sim.disk import CrashingDisk, PowerLoss
+from tests.log.logs import NOW_MS, append, batch, code_of, open_log, open_store, values
 
 NEW_ID = b"a new topic's id"
 
@@ -82,3 +86,48 @@ def test_what_nobody_knows_of_costs_no_checkpoints() -> None:
     before = disk.operations
     open_log(store, partition=1).load()
     assert disk.operations == before
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_full_disk_refuses_its_records_but_not_the_log(seed: int) -> None:
+    disk = CrashingDisk(seed)
+    store = open_store(disk)
+    store.delete(write_old(store))
+    disk.capacity_bytes = disk.used_bytes()
+    log = open_new(store)
+    log.load()
+    assert (log.end_offset, log.log_start_offset) == (0, 0)
+    assert code_of(log.append_as_leader(batch("no room"), 0, NOW_MS)) is ErrorCode.KAFKA_STORAGE_ERROR
+    disk.capacity_bytes = None
+    write_new(store)
+    check(disk)
+
+
+def test_its_first_record_waits_for_checkpoints_that_are_being_written() -> None:
+    disk = CrashingDisk()
+    store = open_store(disk)
+    store.delete(write_old(store))
+    disk.capacity_bytes = disk.used_bytes()
+    open_new(store).load()
+    disk.capacity_bytes = None
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(path: str) -> None:
+        if "checkpoint" in path and threading.current_thread() is writer:
+            begun.set()
+            assert go_on.wait(20)
+
+    def write() -> None:
+        with contextlib.suppress(PowerLoss):  # it came too late
+            store.write_checkpoints()
+
+    writer = threading.Thread(target=write)
+    disk.before_sync = slow
+    writer.start()
+    assert begun.wait(20)
+    timer = threading.Timer(0.3, go_on.set)
+    timer.start()
+    write_new(store)
+    disk.before_sync = None
+    check(disk)
+    writer.join()

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import threading
 
 import pytest
 
@@ -84,3 +85,43 @@ def test_without_room_for_the_new_start_nothing_is_appended_behind_it(monkeypatc
     log.flush()
     again = load_again(disk)
     assert (again.log_start_offset, values(again), again.lost_records) == (50, [b"c"], False)
+
+
+def test_nor_while_somebody_is_still_writing_the_new_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = CrashingDisk()
+    log = start_at_500(disk)
+
+    def no_room(_: LogDirectory) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    write = LogDirectory.write_log_start_offsets
+    monkeypatch.setattr(
+        LogDirectory,
+        "write_log_start_offsets",
+        lambda directory: (no_room if log.log_start_offset < 500 else write)(directory),
+    )
+    assert log.truncate_full_and_start_at(100) is None
+    monkeypatch.undo()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(_: str) -> None:
+        if threading.current_thread() is writer:
+            begun.set()
+            assert go_on.wait(20)
+
+    def write_checkpoints() -> None:
+        with contextlib.suppress(PowerLoss):
+            log.directory.write_checkpoints()
+
+    writer = threading.Thread(target=write_checkpoints)
+    disk.before_sync = slow
+    writer.start()
+    assert begun.wait(20)
+    threading.Timer(0.3, go_on.set).start()
+    append(log, "c")
+    log.flush()
+    assert log.synced_end_offset == 101
+    disk.before_sync = None
+    again = load_again(disk)
+    assert (again.log_start_offset, values(again), again.lost_records) == (100, [b"c"], False)
+    writer.join()

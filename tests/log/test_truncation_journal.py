@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from penstock.log.checkpoints import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, read_offsets
+from penstock.log.directory import LogDirectory
 from penstock.log.partition_log import PartitionLog
+from penstock.log.recovery import LoadedLog
 from penstock.log.store import LogStore
 from penstock.log.truncation_journal import TruncationJournal
 from penstock.sim.disk import CrashingDisk
@@ -151,3 +154,44 @@ def test_a_full_disk_does_not_keep_a_log_from_being_cut(monkeypatch: pytest.Monk
     monkeypatch.setattr(TruncationJournal, "add", no_room)
     assert log.truncate_to(2) is None
     assert values(log) == [b"v0", b"v1"]
+
+
+def test_what_recovery_found_is_written_before_the_next_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when another log's sync writes checkpoints just before this one is loaded."""
+    disk = CrashingDisk()
+    write_synced(open_store(disk))
+    disk.crash()
+    file = disk.open("/data/t-0/00000000000000000000.log")
+    file.truncate(file.size() - 3)  # synced bytes that are gone
+    file.sync()
+    publish = PartitionLog._publish
+
+    def meanwhile(log: PartitionLog, loaded: LoadedLog) -> None:
+        if log.directory.checkpoints_urgent:
+            log.directory.write_checkpoints()
+        publish(log, loaded)
+
+    monkeypatch.setattr(PartitionLog, "_publish", meanwhile)
+    log = open_log(open_store(disk))
+    log.load()
+    assert log.lost_records
+    assert log.roll()
+    assert read_offsets(disk, f"/data/{RECOVERY_POINT_FILE}")["t-0"] == log.end_offset == 4
+
+
+def test_checkpoints_that_are_written_while_a_log_is_loaded_know_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = CrashingDisk()
+    log = write_synced(open_store(disk))
+    log.delete_records_before(3)
+    log.directory.write_checkpoints()
+    disk.crash()
+    forget = LogDirectory.forget_found
+
+    def meanwhile(directory: LogDirectory, name: str) -> None:
+        forget(directory, name)
+        directory.write_checkpoints()
+
+    monkeypatch.setattr(LogDirectory, "forget_found", meanwhile)
+    log = open_log(open_store(disk))
+    log.load()
+    assert read_offsets(disk, f"/data/{LOG_START_OFFSET_FILE}")["t-0"] == log.log_start_offset == 3

@@ -87,7 +87,7 @@ class _MetadataDirectory(LogDirectory):
         self.disk.sync_dir(self.path)
 
     def write_checkpoints(self, *, closing: bool = False) -> None:
-        self.checkpoints_urgent = False
+        self._met(self._urgency)
 
     def write_log_start_offsets(self) -> None:
         pass

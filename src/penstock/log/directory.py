@@ -55,10 +55,12 @@ class LogDirectory:
         "_offsets_on_disk",
         "_swap_lock",
         "_truncations",
+        "_urgency",
+        "_urgency_lock",
+        "_urgency_met",
         "_written",
         "broker_epoch",
         "cache",
-        "checkpoints_urgent",
         "cleaned_offsets",
         "clock",
         "commit",
@@ -116,8 +118,9 @@ class LogDirectory:
         self._truncations = TruncationJournal(disk, path)
         self._offsets_on_disk: dict[str, dict[str, int]] = {file: {} for file in _OFFSET_FILES}
         """By file, as last read or written; recovery points as they were lowered since."""
-        self.checkpoints_urgent = False
-        """A log was truncated below its recovery point or start: write checkpoints before anything relies on them."""
+        self._urgency = self._urgency_met = 0
+        """How often checkpoints became urgent, and which of those times have been met."""
+        self._urgency_lock = threading.Lock()
 
     def load(self) -> None:
         """Blocking. Reads the checkpoints and lists the partitions; opens none of them."""
@@ -203,9 +206,12 @@ class LogDirectory:
         with self._checkpoint_lock:  # what is just being written may speak of it, too
             files = [file for file in _OFFSET_FILES if name in self._offsets_on_disk[file]]
         if files and self.failure is None:
-            self.write_checkpoints()
-            if CLEANER_OFFSET_FILE in files:
-                self.write_cleaned_offsets()
+            self.make_checkpoints_urgent()
+            try:
+                self.write_checkpoints()
+            except OSError as error:
+                if error.errno not in NO_SPACE_ERRORS:  # without room the first segment waits for it
+                    raise
 
     @contextlib.contextmanager
     def swapping(self) -> Iterator[None]:
@@ -278,15 +284,29 @@ class LogDirectory:
         )
 
     def write_checkpoints(self, *, closing: bool = False) -> None:
-        """Blocking. Recovery points, log start offsets and high watermarks of all logs, where they changed."""
-        urgent, self.checkpoints_urgent = self.checkpoints_urgent, False
-        try:
-            self._write_recovery_points(closing)
-            self.write_high_watermarks()
-            self.write_log_start_offsets()
-        except OSError:
-            self.checkpoints_urgent = self.checkpoints_urgent or urgent
-            raise
+        """Blocking. What is known of all logs, where it changed."""
+        urgency = self._urgency
+        self._write_recovery_points(closing)
+        self.write_high_watermarks()
+        self.write_log_start_offsets()
+        if self.cleaned_offsets != self._offsets_on_disk[CLEANER_OFFSET_FILE]:
+            self.write_cleaned_offsets()
+        self._met(urgency)
+
+    @property
+    def checkpoints_urgent(self) -> bool:
+        """A log was truncated below its recovery point or start, or took the name of one that is gone: write
+        checkpoints before anything relies on them. Until they are written, not until somebody begins to."""
+        return self._urgency_met < self._urgency
+
+    def make_checkpoints_urgent(self) -> None:
+        """After the log has changed: what is written from now on tells it."""
+        with self._urgency_lock:
+            self._urgency += 1
+
+    def _met(self, urgency: int) -> None:
+        with self._urgency_lock:
+            self._urgency_met = max(self._urgency_met, urgency)
 
     def _write_recovery_points(self, closing: bool) -> None:
         with self._checkpoint_lock:

@@ -166,6 +166,8 @@ class PartitionLog:
                     self.directory.fail(error)
                 loaded = LoadedLog.empty(0)
             self._publish(loaded)
+            if self.lost_records:  # only now do the checkpoints of others tell where this log ends
+                self.directory.make_checkpoints_urgent()
 
     def _give_up(self, fault: CorruptSegment) -> None:
         _LOGGER.error("%s is offline: %s", self.name, fault)
@@ -178,9 +180,10 @@ class PartitionLog:
         if self.fault is None:
             self.high_watermark = min(self.high_watermark, loaded.end_offset)
             self.clean_end_offset = loaded.end_offset if loaded.was_clean else -1
-            self.directory.forget_found(self.name)
         self._epochs_written = loaded.leader_epochs.version if loaded.epochs_are_durable else -1
         self.is_loaded = True
+        if self.fault is None:  # only now: checkpoints written meanwhile take one or the other
+            self.directory.forget_found(self.name)
 
     # Appending ----------------------------------------------------------------------------------------------
 

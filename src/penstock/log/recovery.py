@@ -277,7 +277,6 @@ class _Recovery:
         self._remove_snapshots(self.segments[first].base_offset, end_offset)
         self._make_durable(self.segments[first:], end_offset)
         if end_offset < self.recovery_point:
-            self.log.directory.checkpoints_urgent = True
             self.log.lost_records = True
         loaded = LoadedLog(tuple(self.segments), self.start_offset, end_offset, self.epochs, producers)
         loaded.epochs_are_durable = self.epochs_are_durable

@@ -73,12 +73,13 @@ def truncate_fully(log: "PartitionLog", offset: int) -> None:
     log.segments = ()
     log.active = None
     log.size_bytes = 0
-    if offset < log.log_start_offset:
-        # After a crash records below the start on disk would be cut off: it moves down before there are any.
-        log.directory.checkpoints_urgent = True
+    moves_down = offset < log.log_start_offset
     log.log_start_offset = log.local_log_start_offset = log.end_offset = offset
     log.synced_end_offset = offset
     log.high_watermark = offset
+    if moves_down:
+        # After a crash records below the start on disk would be cut off: it moves down before there are any.
+        log.directory.make_checkpoints_urgent()
     log.directory.lower_cleaned_offset(log.name, offset)
     log.leader_epochs.clear()
     log.producers.clear()
@@ -96,7 +97,7 @@ def _begin(log: "PartitionLog", recovery_point: int, end_offset: int, *, removes
     log.generation += 1
     log.clean_end_offset = -1
     log.synced_end_offset = min(synced_end_offset, recovery_point)
-    log.directory.checkpoints_urgent = True
+    log.directory.make_checkpoints_urgent()
     try:
         if removes_segments:
             log.directory.write_checkpoints()
