@@ -198,6 +198,47 @@ def test_synced_records_that_are_gone_after_a_crash_are_not_counted() -> None:
     run(story)
 
 
+def test_lost_records_that_the_controller_never_heard_of_are_noticed_again() -> None:
+    """The damage was found and cut off, checkpoints were written, and the broker went down before it could tell."""
+
+    async def story() -> None:
+        async with running(2) as cluster:
+            cluster.create(replicas=(1, 2), min_insync_replicas="2")
+            for number in range(3):
+                assert (await cluster.produce(f"value {number}")).error_code == 0
+            await all_alike(cluster, 1, 2)
+            cluster.brokers[2].logs.write_checkpoints()
+            await cluster.stop(2)
+            cluster.fence(2)
+            disk = cluster.disks[2]
+            path = "/data/a-0/00000000000000000000.log"
+            disk.flip_bit(path, disk.size(path) - 1)
+            broker = await cluster.start(2, clean=False)
+            broker.channel.is_cut = True  # type: ignore[attr-defined]
+            await cluster.until(lambda: broker.replicas.repairs.damaged_count == 1)
+            broker.logs.write_checkpoints()
+            await cluster.stop(2)
+            cluster.fence(2)
+            await cluster.stop(1)
+            cluster.fence(1)
+            assert set(cluster.partition().eligible_leader_replicas) == {1, 2}
+            await cluster.start(2, clean=False)
+            await cluster.until(lambda: cluster.partition().directory_of(2) == DAMAGED)
+            assert cluster.partition().leader == -1, "it lacks what was acknowledged"
+            await cluster.start(1, clean=False)
+            await cluster.until_in_sync(1, 2)
+            await all_alike(cluster, 1, 2)
+            assert values(cluster.replica(2).log) == [b"value 0", b"value 1", b"value 2"]
+            cluster.brokers[2].logs.write_checkpoints()
+            await cluster.stop(2)
+            cluster.fence(2)
+            broker = await cluster.start(2, clean=False)
+            await cluster.until_in_sync(1, 2)
+            assert broker.replicas.repairs.damaged_count == 0, "it is mended"
+
+    run(story)
+
+
 def test_a_full_disk_of_a_follower_costs_nothing_but_its_place() -> None:
     """Its leader does not wait for `replica.lag.time.max.ms`, which is half a minute here."""
 

@@ -166,6 +166,8 @@ class PartitionTable:
             self.on_damaged(topic, index, storage.end_offset, refusal.message)
         elif refusal is not None and storage.fault is not None:
             self.on_damaged(topic, index, None, storage.fault.reason)
+        else:
+            storage.accept_loss()  # the only replica has nobody who could mend it
         if refusal is not None:
             if storage.is_loaded:  # else its disk is full, and it may be opened when there is room
                 self._offline[topic.id, index] = refusal

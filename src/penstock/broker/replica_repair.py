@@ -172,7 +172,7 @@ class ReplicaRepairs:
         if offset is None or opened.fault is not None or opened.truncate_to(offset) is not None:
             logs.delete(opened)
         else:
-            opened.lost_records = False
+            opened.accept_loss()
 
     async def _caught_up(self, partition: Partition, key: Key) -> bool:
         """Waits until all that a leader had is here; False when there is nothing to wait for any more.

@@ -311,9 +311,12 @@ class LogDirectory:
     def _write_recovery_points(self, closing: bool) -> None:
         with self._checkpoint_lock:
             recovery_points = dict(self.recovery_points)
+            on_disk = self._offsets_on_disk[RECOVERY_POINT_FILE]
             for name, log in list(self.logs.items()):
                 if log.is_loaded and log.has_files:
-                    recovery_points[name] = log.synced_end_offset
+                    end_offset = log.synced_end_offset
+                    # What was lost must be noticed again by the next start, until somebody has acted on it.
+                    recovery_points[name] = on_disk.get(name, end_offset) if log.lost_records else end_offset
             if closing and not self.was_clean:
                 # Logs that nobody touched were not recovered. One below the truth is as safe a recovery point, and
                 # being different from the log's end it keeps the next start from taking such a log for clean.

@@ -101,7 +101,8 @@ class PartitionLog:
         self.offline: Refusal | None = None
         """Why this log answers nothing (damaged or deleted)."""
         self.fault: CorruptSegment | None = None
-        self.lost_records = False  # recovery found damage below the recovery point and cut it off
+        self.lost_records = False
+        """Recovery found damage below the recovery point and cut it off; the point stays until `accept_loss`."""
         self.lacks_room = False  # the last sync found no room for the small files beside the segments
         self.is_loaded = False
         self.is_deleted = False
@@ -386,6 +387,12 @@ class PartitionLog:
             except OSError as error:
                 self.directory.fail(error)
         return self.offline or (self.directory.refusal if self.directory.failure is not None else None)
+
+    def accept_loss(self) -> None:
+        """Loop-safe. What recovery found lost is dealt with: from now on the log ends by right where it does."""
+        if self.lost_records:
+            self.lost_records = False
+            self.directory.checkpoints_urgent = True
 
     def expire_producers(self, now_ms: int) -> int:
         """Loop-safe. Forgets producers that were silent for `producer.id.expiration.ms`."""
