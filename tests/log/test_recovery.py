@@ -162,6 +162,40 @@ def test_lazy_access_to_a_damaged_log_is_refused_not_raised() -> None:
     assert log.offline is not None
 
 
+def forget_epochs(disk: CrashingDisk, how: str) -> None:
+    """A log that is synced and checkpointed, whose epochs the next start has to learn from the batches."""
+    store = fill(disk)
+    store.write_checkpoints()
+    if how == "their file is gone":
+        disk.remove(f"{_PATH}/leader-epoch-checkpoint")
+    else:
+        log = open_log(store)
+        log.delete_records_before(5)
+        log.flush()  # the epochs begin at 5 now, and the log start is not durable before the next checkpoint
+
+
+@pytest.mark.parametrize("how", ["their file is gone", "records were deleted"])
+def test_synced_segments_are_not_dropped_where_epochs_must_be_learned_again(how: str) -> None:
+    disk = CrashingDisk()
+    forget_epochs(disk, how)
+    paths = logs_on(disk)
+    disk.flip_bit(paths[1], disk.size(paths[1]) - 1)
+    disk.crash()
+    with pytest.raises(CorruptSegment, match="the CRC does not match"):
+        restart(disk).load()
+    assert logs_on(disk) == paths, "nothing was dropped"
+
+
+@pytest.mark.parametrize("how", ["their file is gone", "records were deleted"])
+def test_a_synced_end_that_is_gone_is_noticed_where_epochs_must_be_learned_again(how: str) -> None:
+    disk = CrashingDisk()
+    forget_epochs(disk, how)
+    disk.flip_bit(last_log(disk), disk.size(last_log(disk)) - 1)
+    disk.crash()
+    log = restart(disk)
+    assert (log.end_offset, log.lost_records) == (39, True)
+
+
 def test_segments_behind_a_bad_one_above_the_recovery_point_go(caplog: pytest.LogCaptureFixture) -> None:
     disk = CrashingDisk()
     fill(disk)  # no checkpoint: the recovery point is 0

@@ -255,8 +255,7 @@ class _Recovery:
         epochs = _read_epochs(log)
         if epochs is not None and epochs.entries() and epochs.entries()[0][1] > self._first_offset():
             epochs = None  # records were deleted, and only the epochs remember it: the log start was not durable
-        if epochs is None:
-            self.recovery_point = 0  # walk everything to learn the epochs again
+        self.walk_from = self.recovery_point if epochs is not None else 0  # everything, to learn the epochs again
         self.epochs = epochs or LeaderEpochs()
         self.epochs_are_durable = True
         self.dense = not log.config.is_compacted and log.name not in log.directory.cleaned_offsets
@@ -285,7 +284,7 @@ class _Recovery:
     def _first_to_walk(self) -> int:
         """The segment that holds the recovery point, or ends just there: then its indexes may not be synced yet."""
         at = 0
-        while at + 1 < len(self.segments) and self.segments[at + 1].base_offset < self.recovery_point:
+        while at + 1 < len(self.segments) and self.segments[at + 1].base_offset < self.walk_from:
             at += 1
         return at
 
