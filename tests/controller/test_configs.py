@@ -100,6 +100,7 @@ def test_dynamic_broker_settings() -> None:
         (TOPIC, [Change("num.partitions", 0, "1")], ErrorCode.INVALID_CONFIG, "num.partitions"),
         (BROKER, [Change("node.id", 0, "2")], ErrorCode.INVALID_CONFIG, "at start only"),
         (BROKER, [Change("num.partitions", 0, "0")], ErrorCode.INVALID_CONFIG, "at least 1"),
+        (BROKER, [Change("min.insync.replicas", 0, "1")], ErrorCode.INVALID_CONFIG, "one for all brokers"),
         (ALL_BROKERS, [Change("log.level", 0, "debug")], ErrorCode.INVALID_CONFIG, "at start only"),
     ],
 )

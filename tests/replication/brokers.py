@@ -60,7 +60,8 @@ class FakeDriver:
         for record in history[self.image.end_offset :]:
             delta.replay(record)
         self.image = self.pending = delta.close(len(history), 0)
-        self.settings = self.static_settings.overlay(self.image.cluster_config)
+        own = self.image.broker_config(self.static_settings.node_id)
+        self.settings = self.static_settings.overlay(self.image.cluster_config, own)
         for listener in self._listeners:
             listener(delta, self.image)
 

@@ -8,7 +8,9 @@ import pytest
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers import delete_records
+from penstock.controller.configs import Change, Op, Resource, decide_incremental_alter_configs
 from penstock.controller.decision import Decision
+from penstock.metadata.image import BROKER_RESOURCE
 from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import ErrorCode
 from penstock.replication.leader_state import LeaderState
@@ -494,5 +496,28 @@ def test_a_restarted_broker_leads_nothing_by_an_image_from_before() -> None:
             cluster.publish()
             await cluster.until_in_sync(1, 2, 3)
             await all_alike(cluster, 1, 2, 3)
+
+    run(story)
+
+
+def test_no_leader_asks_for_fewer_in_sync_than_the_controller() -> None:
+    """It would acknowledge what an eligible leader replica lacks."""
+
+    async def story() -> None:
+        async with running(2, min_insync_replicas="2") as cluster:
+            cluster.create(replicas=(1, 2))
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2)
+            own = [(Resource(BROKER_RESOURCE, "1"), [Change("min.insync.replicas", Op.SET, "1")])]
+            cluster.run(lambda view: decide_incremental_alter_configs(view.image, own, cluster.settings))
+            await cluster.stop(2)
+            cluster.fence(2)
+            assert cluster.partition().eligible_leader_replicas == (2,)
+            acknowledged = (await cluster.produce("two", timeout_ms=300)).error_code == 0
+            await cluster.stop(1)
+            cluster.fence(1)
+            await cluster.start(2)
+            await cluster.until(lambda: cluster.leader().is_leader)
+            assert values(cluster.leader().log) == [b"one", b"two"] or not acknowledged
 
     run(story)

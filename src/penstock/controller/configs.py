@@ -28,6 +28,7 @@ from penstock.wire.generated.records_metadata import ConfigRecord, PartitionChan
 from penstock.wire.struct import RecordMessage
 
 _MIN_ISR = "min.insync.replicas"
+_FOR_ALL = Refusal(ErrorCode.INVALID_CONFIG, f"setting {_MIN_ISR} is one for all brokers, or a topic's own")
 
 
 class Op(IntEnum):
@@ -160,6 +161,8 @@ def _apply(
             if counts[change.name] > 1:
                 return Refusal(ErrorCode.INVALID_REQUEST, f"setting {change.name} is named twice")
             setting = catalogue.find(change.name)
+            if change.op != Op.DELETE and _is_for_all(resource, change.name):
+                return _FOR_ALL
             current = values.get(change.name)
             if current is None:
                 current = _inherited(image, resource, setting, settings)
@@ -213,11 +216,19 @@ def _replace(
     for name, value in values.items():
         if value is None:
             return Refusal(ErrorCode.INVALID_REQUEST, f"setting {name}: no value given")
+        if _is_for_all(resource, name):
+            return _FOR_ALL
         given[name] = value
     try:
         return _checked(resource, given, settings)
     except SettingError as error:
         return Refusal(ErrorCode.INVALID_CONFIG, str(error))
+
+
+def _is_for_all(resource: Resource, name: str) -> bool:
+    """Whether one broker cannot have it to itself: a leader that asked for fewer in sync than the controller thinks
+    would acknowledge what those lack whom the controller takes for eligible (C7)."""
+    return resource.type == BROKER_RESOURCE and bool(resource.name) and name == _MIN_ISR
 
 
 def _checked(resource: Resource, values: Mapping[str, str], settings: BrokerSettings) -> dict[str, str]:
