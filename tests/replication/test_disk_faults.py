@@ -129,6 +129,50 @@ def test_nothing_is_cut_while_the_leader_is_only_thought_to_live() -> None:
     run(story)
 
 
+def test_nothing_is_cut_by_metadata_from_before_the_controller_heard_of_the_damage() -> None:
+    """The broker leads by now, and alone; it still thinks that it follows another and counts for nothing."""
+
+    async def story() -> None:
+        async with running(2) as cluster:
+            cluster.create(replicas=(1, 2), segment_bytes="100")
+            await cluster.stop(2)
+            cluster.fence(2)
+            broker = await cluster.start(2)
+            cluster.deaf.add(2)
+            await cluster.until_in_sync(1, 2)
+            for number in range(6):
+                assert (await cluster.produce(f"value {number}")).error_code == 0
+            await all_alike(cluster, 1, 2)
+            await cluster.stop(1)
+            cluster.fence(1)
+            assert cluster.partition().isr == (2,)
+            disk, storage = cluster.disks[2], cluster.replica(2).log
+            path = "/data/a-0/00000000000000000002.log"
+            disk.flip_bit(path, disk.size(path) - 1)
+            repairs, looks = broker.replicas.repairs, 0
+            may_cut = repairs._may_cut
+
+            def count(*words: Any, **named: Any) -> bool:
+                nonlocal looks
+                looks += 1
+                return may_cut(*words, **named)
+
+            repairs._may_cut = count  # type: ignore[method-assign]
+            await Scrub(broker).run()
+            await cluster.until(lambda: looks)
+            assert cluster.partition().directory_of(2) == DAMAGED
+            assert cluster.partition().leader == -1
+            assert storage.end_offset == 6, "nobody else can lead"
+            assert not storage.is_deleted
+            before = looks
+            cluster.deaf.clear()
+            cluster.publish()
+            await cluster.until(lambda: looks > before)
+            assert storage.end_offset == 6
+
+    run(story)
+
+
 @pytest.mark.parametrize("byte", [8, 11, 16, 17, 21, 23, 26, 60, 70], ids=lambda byte: f"byte {byte}")
 def test_scrubbing_finds_rot_in_every_part_of_a_batch(byte: int) -> None:
     """Its length, magic, checksum, attributes, last offset, count and records; of several records, not the first."""

@@ -141,20 +141,27 @@ class ReplicaRepairs:
         """Waits until another leader answers; False when there is nothing to repair here any more."""
         broker = self._broker
         while True:
-            await broker.image_watch.until(lambda image: self._may_cut(image, key))
+            # By an image that knows of the damage: an older one may not know that this broker has come to lead.
+            await broker.image_watch.until(lambda image: self._may_cut(image, key, told=DAMAGED))
             own = self._own(broker.image, key)
             if own is None:
                 return False
             topic, state = own
             end_offset = await self._leader_end(topic.name, key[1], state.leader, state.leader_epoch)
-            if end_offset is not None and self._may_cut(broker.image, key):
+            if end_offset is not None and self._may_cut(broker.image, key, told=DAMAGED):
                 return self._own(broker.image, key) is not None
             await asyncio.sleep(_RETRY_S)
 
-    def _may_cut(self, image: MetadataImage, key: Key) -> bool:
-        """Whether another broker leads and this one counts for nothing; or whether there is nothing to cut here."""
+    def _may_cut(self, image: MetadataImage, key: Key, told: bytes | None = None) -> bool:
+        """Whether another broker leads and this one counts for nothing; or whether there is nothing to cut here.
+        `told`: where the replica has to be as the image has it."""
         own, number = self._own(image, key), self._broker.node_id
-        return own is None or (own[1].leader not in (-1, number) and number not in own[1].isr)
+        if own is None:
+            return True
+        state = own[1]
+        if told is not None and state.directory_of(number) != told:
+            return False
+        return state.leader not in (-1, number) and number not in state.isr
 
     def _own(self, image: MetadataImage, key: Key) -> tuple[TopicImage, PartitionImage] | None:
         """The partition, if this broker has a replica of it."""
