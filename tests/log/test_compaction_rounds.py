@@ -368,9 +368,12 @@ def test_a_damaged_segment_is_left_alone(caplog: pytest.LogCaptureFixture) -> No
     bench.disk.flip_bit(path, 100)
     before = {name: bench.disk.size(f"{_PATH}/{name}") for name in bench.disk.list_dir(_PATH)}
     cleaner = new_cleaner(bench.log)
+    reported: list[int] = []
+    cleaner.on_damaged = lambda _, fault: reported.append(fault.offset)
     for _ in range(2):
         compact(bench.log, cleaner)
     assert cleaner.rounds == 0
+    assert reported == [bench.log.segments[1].base_offset + 1]
     assert {name: bench.disk.size(f"{_PATH}/{name}") for name in bench.disk.list_dir(_PATH)} == before
     assert caplog.text.count("is not compacted any more") == 1
     assert bench.log.offline is None, "what is sound of it is served"

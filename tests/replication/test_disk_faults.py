@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.compaction import Compaction
 from penstock.broker.replica_repair import DAMAGED
 from penstock.broker.scrub import Scrub
 from penstock.model.errors import ErrorCode
 from penstock.records.batch import iter_headers
 from penstock.sim.disk import CrashingDisk
+from tests.log.compacting import records, table
 from tests.log.logs import values
 from tests.replication.brokers import running
 from tests.replication.test_brokers import all_alike, run
@@ -125,6 +127,40 @@ def test_nothing_is_cut_while_the_leader_is_only_thought_to_live() -> None:
             await cluster.until(lambda: repairs.repaired == 1)
             await cluster.until_in_sync(2, 3)
             assert values(cluster.replica(2).log) == [b"value %d" % number for number in range(6)]
+
+    run(story)
+
+
+@pytest.mark.parametrize("rotten", [1, 2])
+def test_rot_that_compaction_finds_is_mended(rotten: int) -> None:
+    """Of a leader or a follower; and then the log is compacted."""
+
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(
+                min_insync_replicas="2",
+                segment_bytes="100",
+                cleanup_policy="compact",
+                min_cleanable_dirty_ratio="0",
+            )
+            for number in range(6):
+                await cluster.produce(f"value {number}")  # all under one key
+            await all_alike(cluster, 1, 2, 3)
+            broker = cluster.brokers[rotten]
+            path = "/data/a-0/00000000000000000002.log"
+            file = cluster.disks[rotten].open(path)
+            cluster.disks[rotten].flip_bit(path, file.read_at(0, file.size()).index(b"value"))
+            compaction = Compaction(broker)
+            await compaction.run()
+            assert compaction.cleaner.rounds == 0
+            await cluster.until(lambda: broker.replicas.repairs.repaired == 1)
+            await cluster.until_in_sync(1, 2, 3)
+            await all_alike(cluster, 1, 2, 3)
+            assert values(cluster.replica(rotten).log) == [b"value %d" % number for number in range(6)]
+            cluster.replica(rotten).log.flush()
+            await compaction.run()
+            assert compaction.cleaner.rounds > 0
+            assert table(records(cluster.replica(rotten).log)) == {"k": "value 5"}
 
     run(story)
 

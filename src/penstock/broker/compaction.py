@@ -22,6 +22,8 @@ from penstock.log.compaction.pool_worker import PoolWorker
 from penstock.log.compaction.round import Rewritten, Scanned
 from penstock.log.compaction.worker import Begin, Fault, Reply, Request, Rewrite, Scan, encode_frame, read_frame
 from penstock.log.disk import OsDisk
+from penstock.log.errors import CorruptSegment
+from penstock.log.partition_log import PartitionLog
 from penstock.model.ports import Disk
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Compaction:
         self._broker = broker
         self._process: CompactionProcess | None = None
         self.cleaner = Cleaner(broker.clock, self._begin, self._run_in_pool)
+        self.cleaner.on_damaged = self._damaged
 
     async def run(self) -> None:
         settings = self._broker.settings
@@ -59,6 +62,12 @@ class Compaction:
         for partition in self._broker.partitions:
             if partition.log.config.is_compacted:
                 yield Candidate(partition.log, partition.log.last_stable_offset(partition.high_watermark))
+
+    def _damaged(self, damaged: PartitionLog, fault: CorruptSegment) -> None:
+        """Where there are other replicas it is fetched anew from the damage on."""
+        topic = self._broker.image.topic_by_id(damaged.topic_id)
+        if topic is not None and fault.offset >= 0:
+            self._broker.replicas.repairs.damaged(topic, damaged.partition, fault.offset, fault.reason)
 
     def _begin(self, disk: Disk, plan: RoundPlan) -> RoundWorker:
         max_bytes_per_second = self._broker.settings.log_cleaner_io_max_bytes_per_second

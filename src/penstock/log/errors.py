@@ -14,7 +14,8 @@ class NoRoom(OSError):
 class CorruptSegment(Exception):
     """A closed segment does not hold what it must. The partition stays offline; nothing is dropped silently."""
 
-    def __init__(self, path: str, position: int, reason: str) -> None:
+    def __init__(self, path: str, position: int, reason: str, offset: int = -1) -> None:
+        """`offset`: everything in front of it is sound; -1 where that is not known."""
         super().__init__(
             f"{path} is damaged at byte {position}: {reason}. The partition stays offline so that nothing is lost "
             f"silently. Restore the file from a replica or a backup, or move the partition's directory aside to "
@@ -23,3 +24,4 @@ class CorruptSegment(Exception):
         self.path = path
         self.position = position
         self.reason = reason
+        self.offset = offset

@@ -1,7 +1,8 @@
 """Driving compaction: which log next, one round after the other; files in the pool, swaps on the loop.
 
-A log that turns out to be damaged is left alone until the next start. A round that is overtaken (the topic is
-deleted, the log truncated, a segment expired) is given up: its files go, and nothing is lost.
+A log that turns out to be damaged is reported, and left alone until it was cut or the node starts again. A round that
+is overtaken (the topic is deleted, the log truncated, a segment expired) is given up: its files go, and nothing is
+lost.
 """
 
 import logging
@@ -69,6 +70,7 @@ class Cleaner:
         self._horizons: dict[PartitionLog, dict[int, int]] = {}
         """When all tombstones of a segment may go, by base offset; of logs that this cleaner has compacted."""
         self.rounds = 0
+        self.on_damaged: Callable[[PartitionLog, CorruptSegment], None] = lambda *_: None
 
     async def compact_all(self, candidates: Callable[[], Iterable[Candidate]], buffer_bytes: int) -> None:
         """Compacts until no log wants it, the dirtiest first. `candidates` is asked again before every log."""
@@ -127,6 +129,7 @@ class Cleaner:
         except CorruptSegment as fault:
             self._damaged[log] = log.generation
             _LOGGER.error("%s is not compacted any more: %s", log.name, fault)
+            self.on_damaged(log, fault)
         except OSError as error:
             if log.is_deleted:
                 return

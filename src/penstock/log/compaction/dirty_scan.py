@@ -32,7 +32,7 @@ def walk_segment(disk: Disk, path: str, segment: SegmentPlan) -> Iterator[Scanne
     finally:
         file.close()
     if scan.fault is not None:
-        raise CorruptSegment(file_path, scan.end_position, scan.fault)
+        raise CorruptSegment(file_path, scan.end_position, scan.fault, scan.next_offset)
 
 
 def payload_of(batch: ScannedBatch) -> bytes:

@@ -53,11 +53,12 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
     errno: int | None = None
     path: str = ""
     position: int = -1
+    offset: int = -1
     is_damage: bool = False
 
     def to_exception(self) -> Exception:
         if self.is_damage:
-            return CorruptSegment(self.path, self.position, self.message)
+            return CorruptSegment(self.path, self.position, self.message, self.offset)
         return OSError(self.errno, self.message, self.path)
 
 
@@ -108,7 +109,7 @@ class _Worker:
             self._drive(self._round.rewrite(request.number))
             return self._round.rewritten
         except CorruptSegment as fault:
-            return Fault(fault.reason, path=fault.path, position=fault.position, is_damage=True)
+            return Fault(fault.reason, path=fault.path, position=fault.position, offset=fault.offset, is_damage=True)
         except OSError as error:
             return Fault(error.strerror or str(error), errno=error.errno, path=str(error.filename or ""))
 
