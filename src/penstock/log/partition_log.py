@@ -392,7 +392,7 @@ class PartitionLog:
         """Loop-safe. What recovery found lost is dealt with: from now on the log ends by right where it does."""
         if self.lost_records:
             self.lost_records = False
-            self.directory.checkpoints_urgent = True
+            self.directory.make_checkpoints_urgent()
 
     def expire_producers(self, now_ms: int) -> int:
         """Loop-safe. Forgets producers that were silent for `producer.id.expiration.ms`."""
