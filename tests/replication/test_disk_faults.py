@@ -165,6 +165,44 @@ def test_rot_that_compaction_finds_is_mended(rotten: int) -> None:
     run(story)
 
 
+def test_a_damaged_replica_that_finds_no_room_is_mended_when_there_is_some() -> None:
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2")
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2, 3)
+            broker, disk = cluster.brokers[3], cluster.disks[3]
+            broker.logs.write_checkpoints()
+            open_file, refused = disk.open, 0
+
+            def without_room(path: str, **how: bool) -> Any:
+                nonlocal refused
+                if how.get("create"):
+                    refused += 1
+                    raise OSError(errno.ENOSPC, "no room")
+                return open_file(path, **how)
+
+            send = broker.channel.send
+
+            async def answered_late(*request: Any, **how: Any) -> Any:
+                answer = await send(*request, **how)
+                await asyncio.sleep(0.05)  # committed metadata is here first
+                return answer
+
+            broker.channel.send = answered_late  # type: ignore[method-assign]
+            disk.open = without_room  # type: ignore[method-assign]
+            topic = cluster.image.topic("a")
+            assert topic is not None
+            broker.replicas.repairs.damaged(topic, 0, None, "nothing of it can be read")
+            await cluster.until(lambda: refused)
+            disk.open = open_file  # type: ignore[method-assign]
+            await cluster.until_in_sync(1, 2, 3)
+            await all_alike(cluster, 1, 2, 3)
+            await cluster.until(lambda: broker.replicas.repairs.repaired == 1)
+
+    run(story)
+
+
 def test_nothing_is_cut_by_metadata_from_before_the_controller_heard_of_the_damage() -> None:
     """The broker leads by now, and alone; it still thinks that it follows another and counts for nothing."""
 
