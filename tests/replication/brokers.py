@@ -161,6 +161,8 @@ class Brokers(Cluster):
         self.disks = {number: CrashingDisk(number) for number in range(1, count + 1)}
         self.racks: dict[int, str] = {}
         self.directory_ids = {number: directory(number * 10) for number in range(1, count + 1)}
+        self.paths: dict[int, dict[str, bytes]] = {}
+        """Log directories and their ids, of brokers that have others than `/data`."""
         super().__init__(0, **settings)
         self.count = count
 
@@ -240,12 +242,13 @@ class Brokers(Cluster):
                 {"node.id": str(number), "broker.rack": self.racks[number], **self._names}
             )
         disk = self.disks[number]
-        logs = LogStore(disk, SystemClock(), ("/data",), StoreSettings())
+        paths = self.paths.get(number, {"/data": self.directory_ids[number]})
+        logs = LogStore(disk, SystemClock(), tuple(paths), StoreSettings())
         logs.load()
         logs.start(asyncio.get_running_loop(), None)
         driver: Any = FakeDriver(settings)
         peers: Any = FakePeers(self, number)
-        directories = (self.directory_ids[number],)
+        directories = tuple(paths.values())
         broker = Broker("cluster", directories, driver, logs, SystemClock(), SystemRng(), None, peers)
         channel: Any = FakeChannel(self, number)
         broker.channel = channel

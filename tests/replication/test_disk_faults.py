@@ -493,3 +493,33 @@ def test_an_empty_disk_is_not_elected_before_it_has_caught_up() -> None:
             await all_alike(cluster, 1, 2)
 
     run(story)
+
+
+def test_a_disk_that_comes_back_with_an_old_copy_does_not_bring_it_into_use() -> None:
+    """The replica lives in another directory by now, and what is there counts."""
+
+    async def story() -> None:
+        async with running(2) as cluster:
+            first, second = cluster.directory_ids[2], b"another one here"
+            cluster.create(replicas=(1, 2), min_insync_replicas="2")
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2)
+            await cluster.stop(2)
+            cluster.fence(2)
+            cluster.paths[2] = {"/other": second}
+            await cluster.start(2, clean=False)
+            await cluster.until_in_sync(1, 2)
+            assert (await cluster.produce("two")).error_code == 0
+            await all_alike(cluster, 1, 2)
+            assert cluster.partition().directory_of(2) == second
+            await cluster.stop(2)
+            cluster.fence(2)
+            await cluster.stop(1)
+            cluster.fence(1)
+            cluster.paths[2] = {"/data": first, "/other": second}
+            await cluster.start(2, clean=False)
+            await cluster.until(lambda: cluster.partition().leader == 2 and cluster.leader().is_leader)
+            assert values(cluster.leader().log) == [b"one", b"two"]
+            assert cluster.partition().directory_of(2) == second
+
+    run(story)

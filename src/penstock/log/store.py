@@ -75,7 +75,8 @@ class LogStore:
     ) -> PartitionLog:
         """The log of a partition; loop-safe, nothing is read or created. The same log when opened again.
 
-        A partition found on disk stays where it is; a new one goes to `directory` or the one with the fewest.
+        A partition found on disk stays where it is; a new one goes to `directory` or the one with the fewest. Of
+        several copies (a disk was away, and is back) the one in `directory` counts.
         """
         log = self._logs.get((topic, partition))
         if log is not None:
@@ -86,7 +87,8 @@ class LogStore:
                 )
             return log
         name = f"{topic}-{partition}"
-        home = self.found_in(topic, partition) or directory or self._emptiest()
+        told = directory if directory is not None and name in directory.on_disk else None
+        home = told or self.found_in(topic, partition) or directory or self._emptiest()
         log = PartitionLog(home, topic, partition, topic_id, config)
         log.high_watermark = home.high_watermarks.get(name, 0)
         home.logs[name] = log
