@@ -8,7 +8,6 @@ import pytest
 from penstock.log.checkpoints import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, read_offsets
 from penstock.log.directory import LogDirectory
 from penstock.log.partition_log import PartitionLog
-from penstock.log.recovery import LoadedLog
 from penstock.log.store import LogStore
 from penstock.log.truncation_journal import TruncationJournal
 from penstock.sim.disk import CrashingDisk
@@ -156,25 +155,21 @@ def test_a_full_disk_does_not_keep_a_log_from_being_cut(monkeypatch: pytest.Monk
     assert values(log) == [b"v0", b"v1"]
 
 
-def test_what_recovery_found_is_written_before_the_next_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when another log's sync writes checkpoints just before this one is loaded."""
+def test_a_loss_that_is_accepted_is_written_before_the_next_segment() -> None:
+    """And not before: a start that nobody acted upon must not hide it from the next."""
     disk = CrashingDisk()
     write_synced(open_store(disk))
     disk.crash()
     file = disk.open("/data/t-0/00000000000000000000.log")
     file.truncate(file.size() - 3)  # synced bytes that are gone
     file.sync()
-    publish = PartitionLog._publish
-
-    def meanwhile(log: PartitionLog, loaded: LoadedLog) -> None:
-        if log.directory.checkpoints_urgent:
-            log.directory.write_checkpoints()
-        publish(log, loaded)
-
-    monkeypatch.setattr(PartitionLog, "_publish", meanwhile)
+    before = read_offsets(disk, f"/data/{RECOVERY_POINT_FILE}")["t-0"]
     log = open_log(open_store(disk))
     log.load()
     assert log.lost_records
+    log.directory.write_checkpoints()
+    assert read_offsets(disk, f"/data/{RECOVERY_POINT_FILE}")["t-0"] == before
+    log.accept_loss()
     assert log.roll()
     assert read_offsets(disk, f"/data/{RECOVERY_POINT_FILE}")["t-0"] == log.end_offset == 4
 

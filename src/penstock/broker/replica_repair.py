@@ -124,7 +124,7 @@ class ReplicaRepairs:
         self._cut(topic, index, offset)
         table.forget_offline(*key)
         opened = await table.open_replica(*key)
-        while isinstance(opened, Refusal) and self._is_mine(broker.image, key) and not table.is_offline(*key):
+        while isinstance(opened, Refusal) and self._own(broker.image, key) and not table.is_offline(*key):
             await asyncio.sleep(_RETRY_S)  # its disk is full
             opened = await table.open_replica(*key)
         if isinstance(opened, Partition) and await self._caught_up(opened, key):

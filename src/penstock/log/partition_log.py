@@ -167,8 +167,6 @@ class PartitionLog:
                     self.directory.fail(error)
                 loaded = LoadedLog.empty(0)
             self._publish(loaded)
-            if self.lost_records:  # only now do the checkpoints of others tell where this log ends
-                self.directory.make_checkpoints_urgent()
 
     def _give_up(self, fault: CorruptSegment) -> None:
         _LOGGER.error("%s is offline: %s", self.name, fault)
