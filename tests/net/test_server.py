@@ -367,6 +367,37 @@ def test_an_idle_client_is_let_go_but_a_waiting_one_is_kept():
     run(scenario, LIMITS._replace(idle_timeout_s=0.2), recorder)
 
 
+def test_requests_that_wait_are_dropped_with_their_connection():
+    """Once each, and only those."""
+    dropped: list[bytes] = []
+
+    class Parked:
+        def __init__(self, body: bytes) -> None:
+            self.body = body
+
+        def drop(self) -> None:
+            dropped.append(self.body)
+
+    async def scenario(server: Server, recorder: Recorder, connect: Callable[[], Awaitable[Client]]) -> None:
+        recorder.hold = True
+        dropped.clear()
+        _, leaves = await connect()
+        leaves.write(framed(b"a") + framed(b"b") + framed(b"c"))
+        await until(lambda: len(recorder.replies) == 3)
+        _, stays = await connect()
+        stays.write(framed(b"d"))
+        await until(lambda: len(recorder.replies) == 4)
+        for reply, body in recorder.replies:
+            if body != b"b":
+                reply.parked = Parked(body)
+        leaves.close()
+        await until(lambda: recorder.closed == 1)
+        assert dropped == [b"a", b"c"]
+        stays.close()
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("descriptor", [True, False])
 def test_file_ranges_go_out_between_bytes(tmp_path: Any, descriptor: bool):
     content = os.urandom(5_000_000)

@@ -80,14 +80,20 @@ class SharedState:
                 connection.abort(None)
 
 
+class ParkedRequest(Protocol):
+    def drop(self) -> None:
+        """Its connection is gone: nobody takes the answer."""
+
+
 class Reply:
     """The place of one answer in its connection's order. Exactly one of `send` and `skip` is called, once."""
 
-    __slots__ = ("_connection", "_parts", "size")
+    __slots__ = ("_connection", "_parts", "parked", "size")
 
     def __init__(self, connection: "Connection", size: int) -> None:
         self._connection = connection
         self._parts: Sequence[Part] | None = None
+        self.parked: ParkedRequest | None = None  # who is told if the connection ends before the answer
         self.size = size
 
     def send(self, parts: Sequence[Part]) -> None:
@@ -167,6 +173,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._partial is not None:
             self._shared.memory.give_back(self._partial)
             self._partial = None
+        for reply in self._pending:
+            if reply.parked is not None:
+                reply.parked.drop()
         self._pending.clear()
         self._shared.memory.release(self.inflight_bytes)
         self.inflight_bytes = 0

@@ -5,7 +5,6 @@ other replicas asks its `LeaderState`. In `flush.mode=ack` a replica counts what
 is written; a follower's place in its leader's log is such a count too. Roles come from committed metadata only.
 """
 
-from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -28,9 +27,9 @@ from penstock.replication.follower_state import (
 from penstock.replication.leader_state import Eligible, IsrAnswer, IsrProposal, LeaderState
 from penstock.replication.read_plan import FetchPlan, Watcher
 from penstock.replication.verification import Verifications
-from penstock.replication.waiters import CommitCallback, insert_waiter
+from penstock.replication.waiters import CommitCallback, Waiter, Waiters
 
-__all__ = ["CommitCallback", "FetchPlan", "LeaderRules", "Partition", "Watcher"]
+__all__ = ["CommitCallback", "FetchPlan", "LeaderRules", "Partition", "Waiter", "Watcher"]
 
 # How often a follower asks in vain before its leader looks at its own log.
 _SUSPICIOUS = frozenset({3, 30, 300})
@@ -93,8 +92,8 @@ class Partition:
         # Never above what the log holds, never below what a consumer has seen.
         self.high_watermark = log.counted_end_offset if alone else max(log.high_watermark, log.log_start_offset)
         self._rules: LeaderRules | None = None
-        self._commit_waiters: deque[tuple[int, CommitCallback]] = deque()  # end offsets ascend
-        self._written_waiters: deque[tuple[int, CommitCallback]] = deque()  # likewise
+        self._commit_waiters = Waiters()
+        self._written_waiters = Waiters()
         self._watchers: dict[Watcher, None] = {}
         self._end_watchers: dict[Watcher, None] = {}  # followers: they read to the end of the log
         self._verifications: Verifications | None = None
@@ -152,8 +151,8 @@ class Partition:
         waiters = [*self._commit_waiters, *self._written_waiters]
         self._commit_waiters.clear()
         self._written_waiters.clear()
-        for _, callback in waiters:
-            callback(error)
+        for waiter in waiters:
+            waiter.callback(error)
         self._wake_all()
 
     # -- writing ------------------------------------------------------------------------------------------------
@@ -182,19 +181,20 @@ class Partition:
             self._wake_end_watchers()
         return result
 
-    def when_committed(self, end_offset: int, callback: CommitCallback) -> None:
-        """Calls back once, on the loop: NONE when all below `end_offset` is committed, or why it never will be."""
-        if end_offset <= self.high_watermark:
-            callback(self._commit_error())
-        else:
-            insert_waiter(self._commit_waiters, end_offset, callback)
+    def when_committed(self, end_offset: int, callback: CommitCallback) -> Waiter | None:
+        """Calls back once, on the loop: NONE when all below `end_offset` is committed, or why it never will be.
+        Whoever may give up before gets what to cancel; None: it was called already."""
+        if end_offset > self.high_watermark:
+            return Waiter(self._commit_waiters, end_offset, callback)
+        callback(self._commit_error())
+        return None
 
-    def when_written(self, end_offset: int, callback: CommitCallback) -> None:
+    def when_written(self, end_offset: int, callback: CommitCallback) -> Waiter | None:
         """As `when_committed`, once this replica alone counts it: what acks=1 waits for."""
-        if end_offset <= self.log.counted_end_offset:
-            callback(ErrorCode.NONE)
-        else:
-            insert_waiter(self._written_waiters, end_offset, callback)
+        if end_offset > self.log.counted_end_offset:
+            return Waiter(self._written_waiters, end_offset, callback)
+        callback(ErrorCode.NONE)
+        return None
 
     def is_written(self, end_offset: int, acks: int) -> bool:
         """Whether a producer with these acks, which is not above the watermark, need not wait."""
@@ -254,8 +254,8 @@ class Partition:
         if watermark > self.high_watermark:
             self._advance(watermark)
         waiters = self._written_waiters
-        while waiters and waiters[0][0] <= counted:
-            waiters.popleft()[1](ErrorCode.NONE)
+        while waiters and waiters[0].end_offset <= counted:
+            waiters.popleft().callback(ErrorCode.NONE)
 
     def _synced(self, synced_end_offset: int) -> None:
         self._written()
@@ -265,10 +265,10 @@ class Partition:
         self.high_watermark = log.high_watermark = high_watermark
         log.producers.on_high_watermark(high_watermark)
         waiters = self._commit_waiters
-        if waiters and waiters[0][0] <= high_watermark:
+        if waiters and waiters[0].end_offset <= high_watermark:
             error = self._commit_error()
-            while waiters and waiters[0][0] <= high_watermark:
-                waiters.popleft()[1](error)
+            while waiters and waiters[0].end_offset <= high_watermark:
+                waiters.popleft().callback(error)
         if self._watchers:
             self.wake_watchers()
 

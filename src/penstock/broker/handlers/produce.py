@@ -19,7 +19,7 @@ from penstock.broker.transactional_produce import Prepared, Topics, is_transacti
 from penstock.log.appending import AppendResult
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.net.connection import Connection, Reply
-from penstock.replication.partition import Partition
+from penstock.replication.partition import Partition, Waiter
 from penstock.security.verdicts import Operation
 from penstock.wire.produce_fast import (
     OneBatch,
@@ -216,6 +216,7 @@ class _Parked:
         "_reply",
         "_results",
         "_timeout_ms",
+        "_waiters",
         "_waits",
     )
 
@@ -232,44 +233,52 @@ class _Parked:
     ) -> None:
         self._broker = broker
         self._deadlines = deadlines
-        self._timeout_ms = max(timeout_ms, 0)
+        self._timeout_ms = timeout_ms if timeout_ms > 0 else 0
         self._failed = False
         self._reply = reply
         self._context = context
         self._results = results
-        self._waits: list[Wait | None] = list(waits)
-        self._remaining = len(waits)
+        self._waits = waits
+        self._remaining = remaining = len(waits)
+        # None once it had its turn: otherwise this and its waiters would keep each other alive.
+        self._waiters: list[Waiter | None] = [None] * remaining
+        reply.parked = self
         deadlines.add(self, self._timeout_ms)
         for number, (partition, end_offset, _, _) in enumerate(waits):
             wait = partition.when_committed if acks == -1 else partition.when_written
-            wait(end_offset, partial(self._committed, number))
+            self._waiters[number] = wait(end_offset, partial(self._committed, number))
 
     def _committed(self, number: int, error: ErrorCode) -> None:
-        wait = self._waits[number]
-        if wait is None or not self._remaining:
-            return
-        self._waits[number] = None
+        self._waiters[number] = None
         if error:
             self._failed = True
-            _fail(wait, error)
+            _fail(self._waits[number], error)
         self._remaining -= 1
         if not self._remaining:
             self._deadlines.remove(self, self._timeout_ms)
             self._answer()
 
     def time_out(self) -> None:
-        for wait in self._waits:
-            if wait is not None:
+        for wait, waiter in zip(self._waits, self._waiters, strict=True):
+            if waiter is not None:
+                waiter.cancel()
                 _fail(wait, ErrorCode.REQUEST_TIMED_OUT)
-        self._remaining = 0
         self._answer()
 
+    def drop(self) -> None:
+        self._deadlines.remove(self, self._timeout_ms)
+        self._reply.parked = None
+        for waiter in self._waiters:
+            if waiter is not None:
+                waiter.cancel()
+
     def _answer(self) -> None:
-        context = self._context
+        context, reply = self._context, self._reply
+        reply.parked = None
         if self._failed:
-            self._reply.send((encode_answer(self._broker, context, self._results),))
+            reply.send((encode_answer(self._broker, context, self._results),))
         else:
-            self._reply.send((encode_produce_frame(context.correlation_id, context.api_version, self._results),))
+            reply.send((encode_produce_frame(context.correlation_id, context.api_version, self._results),))
 
 
 def _fail(wait: Wait, error: ErrorCode) -> None:
