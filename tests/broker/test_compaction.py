@@ -23,6 +23,7 @@ from penstock.log.compaction.worker import Begin, Scan
 from penstock.log.disk import OsDisk
 from penstock.log.partition_log import PartitionLog
 from penstock.log.store import LogStore
+from penstock.metadata.image import MetadataImage
 from penstock.model.ports import SystemClock
 from penstock.testing import Broker
 from tests.log.compacting import COMPACT, close_segment, put, records, table
@@ -47,6 +48,7 @@ class World:
             log_cleaner_dedupe_buffer_size=1 << 20,
             log_cleaner_io_max_bytes_per_second=1e308,
         )
+        self.image = MetadataImage()
         self.compaction = Compaction(self)  # type: ignore[arg-type]
 
     def open(self, topic: str, **config: Any) -> PartitionLog:
@@ -180,7 +182,10 @@ def test_damage_is_told_by_the_process(world: World, caplog: pytest.LogCaptureFi
     content = bytearray(path.read_bytes())
     content[5000] ^= 1
     path.write_bytes(content)
+    reported: list[int] = []
+    world.compaction.cleaner.on_damaged = lambda _, fault: reported.append(fault.offset)
     world.run(world.compaction.run())
+    assert reported == [0]
     assert "is not compacted any more" in caplog.text
     assert f"{path} is damaged at byte 0: the CRC does not match" in caplog.text
     assert log.offline is None
