@@ -346,3 +346,26 @@ def test_dynamic_settings_take_effect_and_survive() -> None:
 
     live(main)
     live(again)
+
+
+def test_a_snapshot_that_finds_no_room_leaves_nothing_behind() -> None:
+    """Each attempt has another name: on a full disk they would take what room is left."""
+    disk = CrashingDisk()
+    folder = "/data/__cluster_metadata-0"
+
+    def parts() -> list[str]:
+        return [name for name in disk.list_dir(folder) if name.endswith(".part")]
+
+    async def story() -> None:
+        async with running(disk) as node:
+            await node.create("a", "b")
+            disk.capacity_bytes = disk.used_bytes() + 20
+            with pytest.raises(OSError, match="space"):
+                await node.driver.write_snapshot(node.image)
+            assert parts() == []
+            disk.capacity_bytes = None
+            disk.open(f"{folder}/{0:020d}-{0:010d}.checkpoint.part", create=True)  # left by a crash
+            await node.driver.write_snapshot(node.image)
+            assert parts() == []
+
+    live(story)

@@ -5,6 +5,7 @@ name, before the log in front of it may go (R13); the election state is replaced
 The disk usage guard does not apply: deleting a topic must be possible on a full disk.
 """
 
+import contextlib
 import logging
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -43,6 +44,8 @@ from penstock.records.reader import read_records
 from penstock.wire.errors import WireError
 
 _READ_BYTES = 4 << 20
+_PART = ".part"
+"""Behind the name of a snapshot that is not whole yet."""
 _DAMAGE = (CorruptElectionState, CorruptSnapshot, CorruptSegment, CorruptBatch, WireError)
 _OPEN_FILES = 8
 
@@ -203,19 +206,25 @@ class MetadataStore:
     def write_snapshot(self, image: MetadataImage, voters: VoterSet | None) -> SnapshotId:
         """Writes the image beside the log and removes older snapshots. The log in front of it may go afterwards."""
         snapshot = SnapshotId(image.end_offset, image.epoch)
-        path = f"{self.log.path}/{snapshot.file_name}"
-        self._write_file(path + ".part", encode_snapshot(image, self.clock.now_ms(), voters))
+        part = f"{self.log.path}/{snapshot.file_name}{_PART}"
+        try:
+            self._write_file(part, encode_snapshot(image, self.clock.now_ms(), voters))
+        except OSError:
+            with contextlib.suppress(OSError):  # the next one has another name
+                self.disk.remove(part)
+            raise
         self._publish_snapshot(snapshot)
         return snapshot
 
     def _publish_snapshot(self, snapshot: SnapshotId) -> None:
         path = f"{self.log.path}/{snapshot.file_name}"
-        self.disk.rename(path + ".part", path)
+        self.disk.rename(path + _PART, path)
         if self.flushes:
             self.disk.sync_dir(self.log.path)
-        for old in self._snapshots():
-            if old < snapshot:
-                self.disk.remove(f"{self.log.path}/{old.file_name}")
+        for name in self.disk.list_dir(self.log.path):
+            old = parse_snapshot_name(name.removesuffix(_PART))
+            if old is not None and old < snapshot:
+                self.disk.remove(f"{self.log.path}/{name}")
 
     # --- snapshots on their way from node to node -----------------------------------------------------------------
 
@@ -253,7 +262,7 @@ class MetadataStore:
             timestamp_ms = replay_snapshot(content, snapshot, delta)
             voters = voters_in(content)
         except (*_DAMAGE, UnsupportedRecord, UnsupportedLevel) as error:
-            self.disk.remove(path + ".part")
+            self.disk.remove(path + _PART)
             raise MetadataUnreadable(f"the snapshot {snapshot.file_name} cannot be read: {error}") from error
         self._publish_snapshot(snapshot)
         image = delta.close(snapshot.end_offset, snapshot.epoch, timestamp_ms)
@@ -266,7 +275,7 @@ class MetadataStore:
         self._know_epoch_of_snapshot()
 
     def _open_part(self, snapshot: SnapshotId) -> DiskFile:
-        return self.disk.open(f"{self.log.path}/{snapshot.file_name}.part", create=True)
+        return self.disk.open(f"{self.log.path}/{snapshot.file_name}{_PART}", create=True)
 
     def close(self) -> None:
         """After the directory was stopped. On a full disk the indexes stay behind: the next start completes them."""

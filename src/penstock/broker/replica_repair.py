@@ -136,7 +136,9 @@ class ReplicaRepairs:
         await self._say_directory(key, directory_id)
 
     async def _come_home(self, partition: Partition, key: Key) -> None:
-        await self._broker.image_watch.until(lambda image: self._may_cut(image, key))
+        # An image from before this incarnation may know a leader that was deposed since.
+        may_trust = self._broker.partitions.may_lead
+        await self._broker.image_watch.until(lambda image: may_trust() and self._may_cut(image, key))
         if self._own(self._broker.image, key) is not None and await self._caught_up(partition, key):
             await self._say_directory(key, self._broker.directory_id(partition.log.directory))
 
