@@ -14,7 +14,6 @@ from penstock.model.lanes import Lane
 from penstock.model.ports import DiskFile
 
 T = TypeVar("T")
-_WILL_NEED: int | None = getattr(os, "POSIX_FADV_WILLNEED", None)
 
 
 class FileThreads:
@@ -41,12 +40,13 @@ class FileRange(NamedTuple):
 
 
 def send_range(socket_fd: int, file: DiskFile, position: int, length: int) -> int:
-    """Sends what a non-blocking socket takes of the range, which is on disk; returns how much that was."""
+    """Sends what a non-blocking socket takes of the range, which is on disk; returns how much that was.
+
+    The kernel reads ahead by itself, in large pieces of memory. Asked to by posix_fadvise it did so page by page, and
+    a cold fetch took 0.55 CPU-seconds per GB instead of 0.2, at 1.1 GB/s instead of 2.3.
+    """
     sent = 0
     file_fd = file.fileno()
-    if _WILL_NEED is not None:
-        # Whoever reads old data mostly reads on: the disk is to be at the next range while this one leaves.
-        os.posix_fadvise(file_fd, position, 2 * length, _WILL_NEED)
     try:
         while sent < length:
             count = os.sendfile(socket_fd, file_fd, position + sent, length - sent)

@@ -174,7 +174,8 @@ class Outbox:
             self._items.appendleft(data)
             return True
         most = min(length, most)
-        if not is_cached(file, position, most) or (self._wary and not is_all_cached(file, position, most)):
+        # Asked in this order: a probe of what is not there disturbs how the kernel reads ahead.
+        if (self._wary and not is_all_cached(file, position, most)) or not is_cached(file, position, most):
             self._wary = _WARY_FOR
             send = partial(send_range, sock.fileno(), file, position, length)
             self._threads.run(self._loop, send, partial(self._moved, sock))
