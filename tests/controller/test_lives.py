@@ -12,8 +12,8 @@ from penstock.controller.rules import Candidates, Rules
 from penstock.metadata.delta import replay
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.snapshot import SnapshotId, decode_snapshot, encode_snapshot
+from penstock.sim.image_law import by_value
 from tests.controller.lives import Life
-from tests.metadata.test_replay import comparable
 from tests.verdicts import verdict
 
 SEEDS, STEPS = 60, 120
@@ -40,10 +40,10 @@ def test_an_image_is_its_snapshot_and_the_log_behind_it(seed: int) -> None:
     cut = life.history[len(life.history) // 2]
     content = b"".join(encode_snapshot(cut, 1))
     loaded = decode_snapshot(content, SnapshotId(cut.end_offset, cut.epoch))
-    assert {**comparable(loaded), "timestamp_ms": 0} == {**comparable(cut), "timestamp_ms": 0}
+    assert {**by_value(loaded), "timestamp_ms": 0} == {**by_value(cut), "timestamp_ms": 0}
     tail = life.records[cut.end_offset - life.history[0].end_offset :]
     ignored = {"timestamp_ms": 0}
-    assert {**comparable(replay(loaded, tail)), **ignored} == {**comparable(life.cluster.image), **ignored}
+    assert {**by_value(replay(loaded, tail)), **ignored} == {**by_value(life.cluster.image), **ignored}
 
 
 # --- mutants ----------------------------------------------------------------------------------------------------

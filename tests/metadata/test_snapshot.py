@@ -15,10 +15,11 @@ from penstock.metadata.snapshot import (
     parse_snapshot_name,
 )
 from penstock.records.batch import iter_headers
+from penstock.sim.image_law import by_value
 from penstock.wire.records import decode_metadata_record, encode_metadata_record
 from penstock.wire.struct import RecordMessage
 from tests.metadata.histories import histories
-from tests.metadata.test_replay import comparable, topic_with
+from tests.metadata.test_replay import topic_with
 
 
 def snapshot_of(image: MetadataImage) -> tuple[bytes, SnapshotId]:
@@ -32,9 +33,9 @@ def test_snapshot_and_tail_equal_the_whole_log(records: list[RecordMessage], dat
     early = replay(MetadataImage(), records[:cut], epoch=3)._replace(timestamp_ms=99)
     content, snapshot = snapshot_of(early)
     loaded = decode_snapshot(content, snapshot)
-    assert comparable(loaded) == comparable(early)
+    assert by_value(loaded) == by_value(early)
     whole = replay(MetadataImage(), records, epoch=3)
-    assert comparable(replay(loaded, records[cut:], epoch=3)) == {**comparable(whole), "timestamp_ms": 99}, "R13"
+    assert by_value(replay(loaded, records[cut:], epoch=3)) == {**by_value(whole), "timestamp_ms": 99}, "R13"
 
 
 @settings(max_examples=60, deadline=None)

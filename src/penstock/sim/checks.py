@@ -1,4 +1,4 @@
-"""The law, looked at after every turn: what the nodes hold, against what the test remembers (`shared` invariants).
+"""The law, looked at after every turn: what the nodes hold, against what the test remembers.
 
 Only the process that just had a turn can have changed, so only its node is looked at, and only what differs from the
 last look is compared in full. Names of rules are those of the invariants: R the metadata quorum, C the controller, P
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from penstock.log.partition_log import PartitionLog
 from penstock.metadata.image import MetadataImage
-from penstock.metadata.snapshot import image_records
 from penstock.replication.partition import Partition
 from penstock.sim import probe
 from penstock.sim.ghost_log import Ghost, GhostLog, Violation, is_log_damaged
 from penstock.sim.ghost_records import GhostRecords
 from penstock.sim.history import TopicPartition
-from penstock.sim.image_law import check_image
+from penstock.sim.image_law import check_image, check_images_agree
 from penstock.sim.process import Process, State
 
 if TYPE_CHECKING:
@@ -379,7 +378,7 @@ class Law:
             return damage
         if (leftover := self._leftover()) is not None:
             return leftover
-        self._check_images_agree([broker.image for broker in brokers.values() if broker is not None])
+        check_images_agree([broker.image for broker in brokers.values() if broker is not None])
         return None
 
     def _leftover(self) -> str | None:
@@ -392,13 +391,6 @@ class Law:
                 if state is None or number not in state.replicas:
                     return f"{machine.name} still holds {partition.topic}-{partition.index}"
         return None
-
-    def _check_images_agree(self, images: list[MetadataImage]) -> None:
-        """R13: a snapshot and what came after it make the same as all of the log."""
-        first, *others = ([*image_records(image)] for image in images)
-        for other in others:
-            if other != first:
-                raise Violation(f"R13: at {images[0].end_offset} one node knows {first}, another {other}")
 
     # -- what clients were told -----------------------------------------------------------------------------------
 

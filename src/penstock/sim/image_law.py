@@ -1,11 +1,43 @@
-"""The rules for what a controller may commit, read off two successive committed images (C2, C4, C5, C6, C7)."""
+"""The rules for what a controller may commit, read off two successive committed images (C2, C4, C5, C6, C7), and
+whether images of several nodes are the same (R13)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import NO_LEADER, PartitionImage
 from penstock.sim.ghost_log import Violation
 from penstock.sim.probe import committed_partitions
+
+
+def by_value(image: MetadataImage) -> dict[str, object]:
+    """All fields of an image, so that `==` compares what they hold: maps do not by themselves.
+
+    Not by way of the records of a snapshot: what those forget would be missing on both sides.
+    """
+    return {
+        **image._asdict(),
+        "features": dict(image.features),
+        "brokers": dict(image.brokers),
+        "topics": {name: (topic.id, topic.partitions) for name, topic in image.topics.items()},
+        "topics_by_id": {key: (topic.name, topic.partitions) for key, topic in image.topics_by_id.items()},
+        "configs": {resource: dict(values) for resource, values in image.configs.items()},
+        "collision_names": dict(image.collision_names.items()),
+        "directory_replicas": dict(image.directory_replicas),
+        "controllers": dict(image.controllers),
+    }
+
+
+def check_images_agree(images: Sequence[MetadataImage]) -> None:
+    """R13: a snapshot and what came after it make the same as all of the log. All end at the same offset.
+
+    The time is what clocks said, which go back, and of batches that arrive together the latest: it may differ.
+    """
+    first, *others = (by_value(image) for image in images)
+    for other in others:
+        for field, value in first.items():
+            if other[field] != value and field != "timestamp_ms":
+                told = f"one node knows {field} {value!r}, another {other[field]!r}"
+                raise Violation(f"R13: at {images[0].end_offset} {told}")
 
 
 def check_image(old: MetadataImage, new: MetadataImage, min_isr: Callable[[str], int]) -> None:

@@ -1,0 +1,50 @@
+"""Two images differ when any of their fields does, whatever a snapshot would write of it."""
+
+from types import MappingProxyType
+
+import pytest
+
+from penstock.metadata.delta import replay
+from penstock.metadata.image import ControllerImage, MetadataImage
+from penstock.sim.ghost_log import Violation
+from penstock.sim.image_law import by_value, check_images_agree
+from penstock.wire.generated.records_metadata import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+
+ID = b"t" * 16
+RECORDS = [
+    FeatureLevelRecord("group.version", 1),
+    RegisterBrokerRecord(broker_id=1, broker_epoch=5),
+    TopicRecord("a.b", ID),
+    PartitionRecord(0, ID, [1], [1], leader=1, directories=[b"d" * 16]),
+    ConfigRecord(2, "a.b", "retention.ms", "1"),
+    ProducerIdsRecord(next_producer_id=1000),
+]
+CONTROLLERS = MappingProxyType({1: ControllerImage(1, b"i" * 16, ())})
+
+
+def test_the_same_records_make_the_same_image() -> None:
+    check_images_agree([replay(MetadataImage(), RECORDS), replay(MetadataImage(), RECORDS)])
+
+
+@pytest.mark.parametrize("field", [field for field in MetadataImage._fields if field != "timestamp_ms"])
+def test_a_field_that_one_node_forgot_is_found(field: str) -> None:
+    whole = replay(MetadataImage(), RECORDS)._replace(epoch=3, controllers=CONTROLLERS)
+    empty = MetadataImage._field_defaults[field]
+    assert by_value(whole)[field] != by_value(MetadataImage())[field], "the records above fill every field"
+    with pytest.raises(Violation, match=rf"^R13: .* {field} "):
+        check_images_agree([whole, whole._replace(**{field: empty})])
+
+
+def test_a_partition_that_differs_is_found() -> None:
+    whole = replay(MetadataImage(), RECORDS)
+    changed = replay(whole, [PartitionChangeRecord(0, ID, isr=[])])._replace(end_offset=whole.end_offset)
+    with pytest.raises(Violation, match=r"^R13: .* topics "):
+        check_images_agree([whole, changed])
