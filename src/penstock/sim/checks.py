@@ -162,6 +162,7 @@ class Law:
             quorum.role is seen.role
             and quorum.election.epoch == seen.epoch
             and quorum.high_watermark == seen.high_watermark
+            and probe.durable_epoch_of(quorum) <= seen.durable_epoch
         ):
             return
         machine = seen.machine
@@ -174,7 +175,7 @@ class Law:
                 raise Violation(f"R1: {known} and {machine.name} both lead epoch {quorum.epoch}")
         if quorum.epoch < seen.durable_epoch:
             raise Violation(f"R2: the epoch of {machine.name} went from {seen.durable_epoch} to {quorum.epoch}")
-        seen.durable_epoch = max(seen.durable_epoch, quorum._durable.epoch)
+        seen.durable_epoch = max(seen.durable_epoch, probe.durable_epoch_of(quorum))
         self._count_snapshots(seen)
         if quorum.high_watermark is not None:
             log = probe.metadata_log_of(seen.broker)
@@ -198,6 +199,9 @@ class Law:
         image = seen.driver.image
         if seen.image is not None and image.end_offset < seen.image.end_offset:
             raise Violation(f"C1: {machine.name} went back from {seen.image.end_offset} to {image.end_offset}")
+        if image.end_offset > self.metadata.end_offset and probe.metadata_log_of(broker).directory.failure is None:
+            committed = self.metadata.end_offset
+            raise Violation(f"C1: {machine.name} shows metadata up to {image.end_offset}, {committed} are committed")
         seen.image = image
         if image.end_offset > self.newest.end_offset:
             old, self.newest = self.newest, image
@@ -374,6 +378,9 @@ class Law:
         ends = {name: broker.image.end_offset for name, broker in brokers.items() if broker is not None}
         if len(set(ends.values())) > 1:
             return f"images end at {ends}"
+        views = {name: view[0] for name, machine in self._machines.items() if (view := probe.voters_of(machine))}
+        if len({frozenset(voters.keys) for voters in views.values()}) > 1:
+            return f"who votes is {views}"
         if (damage := self._still_rotten()) is not None:
             return damage
         if (leftover := self._leftover()) is not None:

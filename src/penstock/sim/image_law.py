@@ -4,7 +4,7 @@ whether images of several nodes are the same (R13)."""
 from collections.abc import Callable, Sequence
 
 from penstock.metadata.image import MetadataImage
-from penstock.metadata.partition import NO_LEADER, PartitionImage
+from penstock.metadata.partition import NO_LEADER, RECOVERED, PartitionImage
 from penstock.sim.ghost_log import Violation
 from penstock.sim.probe import committed_partitions
 
@@ -64,6 +64,19 @@ def _check_step(where: str, old: PartitionImage, new: PartitionImage) -> None:
         raise Violation(f"C2: the leader epoch of {where} went back: {old} to {new}")
     if new.leader != old.leader and new.leader_epoch == old.leader_epoch:
         raise Violation(f"C2: {where} has a new leader in the same epoch: {old} to {new}")
+    if new.partition_epoch == old.partition_epoch + 1:
+        _check_election(where, old, new)
+
+
+def _check_election(where: str, old: PartitionImage, new: PartitionImage) -> None:
+    """One change: a new leader was complete before it, or joins with it by the word of a leader that stays in sync or
+    is moved away with it."""
+    if new.leader in (old.leader, NO_LEADER) or new.leader_recovery_state != RECOVERED:
+        return
+    ends_a_move = bool(old.adding_replicas or old.removing_replicas) and not new.adding_replicas
+    complete = (*old.isr, *old.eligible_leader_replicas)
+    if new.leader not in complete and old.leader not in new.isr and not ends_a_move:
+        raise Violation(f"C6: {where} is led by one that was not in sync: {old} to {new}")
 
 
 def _check_sets(where: str, state: PartitionImage, image: MetadataImage, min_isr: int) -> None:

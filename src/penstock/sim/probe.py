@@ -33,6 +33,11 @@ def quorum_of(driver: "MetadataDriver") -> Quorum | None:
     return driver._core
 
 
+def durable_epoch_of(quorum: Quorum) -> int:
+    """The epoch that is on stable storage for sure."""
+    return quorum._durable.epoch
+
+
 def voters_of(machine: "Machine") -> tuple[VoterSet, bool] | None:
     """Who votes as far as this node knows, and whether that is final: written, with directories, and with this node
     under the disk it has now if it is one of them."""
