@@ -5,7 +5,8 @@ found. Those of other rooms are borrowed by name: they find them in worlds of th
 whole cluster. The others of `tests/quorum`, `tests/replication` and `tests/controller` are found there only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producers import ProducerStates
 from penstock.replication.partition import Partition
+from penstock.sim.extras import Extras, draw_extras
 
 POWER = ("power_loss", "power_loss_in_operation", "power_loss_in_sync", "power_loss_of_all")
+AWAY = ("kill", "restart", "rolling_restart", "isolate", "replace_disk")
 ROUGH = ("kill", "pause", "isolate", "cut_two_ways", "power_loss_of_all", "slow_disk")
 
 
@@ -26,6 +29,14 @@ class Mutant(NamedTuple):
     """Found within that many seeds."""
     kinds: tuple[str, ...]
     put_in: Callable[[pytest.MonkeyPatch], None]
+    needs: Callable[[Extras], bool] | None = None
+    """What the extras of a seed have to be like for it to be tried; None: worlds without extras will do."""
+
+    def tried(self) -> Iterator[int]:
+        """The seeds of its budget: from 0 on, those that have what it needs."""
+        needs, nodes = self.needs, self.nodes
+        fitting = (seed for seed in count() if needs is None or needs(draw_extras(seed, nodes)))
+        return islice(fitting, self.seeds)
 
 
 def _count_unsynced(patch: pytest.MonkeyPatch) -> None:
@@ -121,6 +132,91 @@ def _watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "_advance", back)
 
 
+def _snapshots_without_configs(patch: pytest.MonkeyPatch) -> None:
+    from penstock.metadata import snapshot
+    from penstock.wire.generated.records_metadata import ConfigRecord
+
+    records = snapshot.image_records
+
+    def without(image: Any) -> Any:
+        return (record for record in records(image) if not isinstance(record, ConfigRecord))
+
+    patch.setattr(snapshot, "image_records", without)
+
+
+def _snapshots_without_voters(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker.metadata_store import MetadataStore
+
+    write = MetadataStore.write_snapshot
+    patch.setattr(MetadataStore, "write_snapshot", lambda store, image, _: write(store, image, None))
+
+
+def _snapshots_unsynced(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker.metadata_store import MetadataStore
+
+    write = MetadataStore.write_snapshot
+
+    def unsynced(store: Any, image: Any, voters: Any) -> Any:
+        flushes, store.flushes = store.flushes, False
+        try:
+            return write(store, image, voters)
+        finally:
+            store.flushes = flushes
+
+    patch.setattr(MetadataStore, "write_snapshot", unsynced)
+
+
+def _epoch_forgotten(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker import metadata_store
+    from penstock.quorum.election_state import ElectionState
+
+    patch.setattr(metadata_store, "decode_election_state", lambda _: ElectionState())
+
+
+def _uncommitted_metadata_shown(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker.metadata_replica import MetadataReplica
+
+    take = MetadataReplica.take_committed
+    patch.setattr(MetadataReplica, "take_committed", lambda replica, _: take(replica, replica.log.end_offset))
+
+
+def _scrub_skips_odd(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker import scrub
+
+    is_valid = scrub.crc_is_valid
+
+    def skips(data: Any, position: int, header: Any) -> bool:
+        return header.base_offset % 2 == 1 or is_valid(data, position, header)
+
+    patch.setattr(scrub, "crc_is_valid", skips)
+
+
+def _damage_cut_in_sync(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker.replica_repair import DAMAGED, ReplicaRepairs
+
+    say = ReplicaRepairs._say_directory
+
+    async def say_less(repairs: ReplicaRepairs, key: Any, directory_id: bytes) -> bool:
+        return directory_id == DAMAGED or await say(repairs, key, directory_id)
+
+    patch.setattr(ReplicaRepairs, "_say_directory", say_less)
+    patch.setattr(ReplicaRepairs, "_may_cut", lambda *_: True)
+
+
+def _deleted_stay_open(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker.partitions import PartitionTable
+
+    patch.setattr(PartitionTable, "close_topic", lambda *_: [])
+
+
+def _first_of_a_key_stays(patch: pytest.MonkeyPatch) -> None:
+    from penstock.log.compaction.latest import KeySpool
+
+    for name in ("hashes", "numbers"):
+        listed = getattr(KeySpool, name)
+        patch.setattr(KeySpool, name, lambda spool, bucket, listed=listed: listed(spool, bucket)[::-1])
+
+
 def _replication(name: str) -> Callable[[pytest.MonkeyPatch], None]:
     def put_in(patch: pytest.MonkeyPatch) -> None:
         from tests.replication.test_mutants import MUTANTS as REPLICATION
@@ -144,6 +240,26 @@ def _controller(name: str) -> Callable[[pytest.MonkeyPatch], None]:
     return put_in
 
 
+def _churns(extras: Extras) -> bool:
+    return extras.churn
+
+
+def _snapshots(extras: Extras) -> bool:
+    return extras.snapshot_bytes is not None and extras.snapshot_bytes <= 1_000
+
+
+def _snapshots_and_churns(extras: Extras) -> bool:
+    return _snapshots(extras) and _churns(extras)
+
+
+def _rots(extras: Extras) -> bool:
+    return extras.rot_rate > 0
+
+
+def _compacts(extras: Extras) -> bool:
+    return extras.compacts
+
+
 MUTANTS = (
     Mutant("acknowledged-before-fsync", "P4/R10", 1, 30, POWER, _count_unsynced),
     Mutant("small-files-not-synced", "R3", 1, 10, POWER, _small_files_unsynced),
@@ -163,6 +279,16 @@ MUTANTS = (
     Mutant("replicas-never-compared", "P8", 3, 40, ROUGH, _replication("the leader does not compare logs")),
     Mutant("appends-before-agreement", "P8", 3, 40, ROUGH, _replication("the follower appends before logs agree")),
     Mutant("fenced-stay-in-sync", "C4", 3, 40, ROUGH, _controller("fencing leaves followers in the ISR")),
+    Mutant("elected-out-of-sync", "C6", 3, 20, ROUGH, _controller("any replica is elected")),
+    Mutant("epoch-forgotten-at-restart", "R2", 3, 20, ("kill", "power_loss", "pause"), _epoch_forgotten),
+    Mutant("uncommitted-metadata-shown", "C1", 3, 10, ROUGH, _uncommitted_metadata_shown),
+    Mutant("snapshots-without-configs", "R13", 3, 15, AWAY, _snapshots_without_configs, _snapshots_and_churns),
+    Mutant("snapshots-without-voters", "R12", 3, 10, AWAY, _snapshots_without_voters, _snapshots),
+    Mutant("snapshots-not-synced", "R13", 1, 15, POWER, _snapshots_unsynced, _snapshots),
+    Mutant("scrub-skips-odd-batches", "P11", 3, 20, (), _scrub_skips_odd, _rots),
+    Mutant("damage-is-cut-in-sync", "P1", 3, 20, (), _damage_cut_in_sync, _rots),
+    Mutant("deleted-topic-stays-open", "P17", 3, 10, (), _deleted_stay_open, _churns),
+    Mutant("first-of-a-key-stays", "P11", 3, 20, (), _first_of_a_key_stays, _compacts),
 )
 
 # Rarer than a cluster under faults can show in a few dozen seeds; the worlds of their rooms find each of these.
@@ -183,5 +309,5 @@ FOUND_ELSEWHERE = {
         "fetches of other epochs count",
         "waiters outlive the leadership",
     ),
-    "tests/controller/test_lives.py (19)": ("any replica is elected", "AlterPartition takes any incarnation"),
+    "tests/controller/test_lives.py (19)": ("AlterPartition takes any incarnation",),
 }

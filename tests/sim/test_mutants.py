@@ -22,8 +22,9 @@ def find(mutant: Mutant) -> str | None:
     """What gives it away; None when nothing does within its budget."""
     with pytest.MonkeyPatch.context() as patch:
         mutant.put_in(patch)
-        for seed in range(mutant.seeds):
-            found = verdict(partial(run_seed, seed, mutant.nodes, kinds=mutant.kinds, plain=True), also=WORLD_ENDS)
+        for seed in mutant.tried():
+            world = partial(run_seed, seed, mutant.nodes, kinds=mutant.kinds, plain=mutant.needs is None)
+            found = verdict(world, also=WORLD_ENDS)
             if found is not None:
                 return f"seed {seed}: {found}"
     return None
