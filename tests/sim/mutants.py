@@ -302,12 +302,12 @@ FOUND_ELSEWHERE = {
         "a leader counts its own bytes before fsync (R5)",
         "entries of old epochs are committed (R9)",
     ),
-    "tests/replication/test_mutants.py (23, each within 300 seeds)": (
+    "tests/replication/test_mutants.py (23: 20 by random lives within 300 seeds, 3 by the stories in KILLERS)": (
         "a follower joins wherever it is",  # here it has fetched the rest before the controller has answered
         "a follower counts before its fsync",
         "a leader counts before its fsync",
         "fetches of other epochs count",
         "waiters outlive the leadership",
     ),
-    "tests/controller/test_lives.py (19)": ("AlterPartition takes any incarnation",),
+    "tests/controller/test_lives.py (19, each within 60 seeds)": ("AlterPartition takes any incarnation",),
 }

@@ -46,11 +46,17 @@ def test_a_mutant_is_found_in_time(mutant: Mutant) -> None:
 
 
 def test_the_list_of_those_found_elsewhere_is_true() -> None:
+    from tests.controller.test_lives import MUTANT_SEEDS
     from tests.controller.test_lives import MUTANTS as CONTROLLER
     from tests.quorum.mutants import MUTANTS as QUORUM
+    from tests.replication.test_mutants import KILLERS, SEEDS
     from tests.replication.test_mutants import MUTANTS as REPLICATION
 
-    known = {*QUORUM, *REPLICATION, *CONTROLLER}
-    for names in FOUND_ELSEWHERE.values():
-        assert known.issuperset(names)
-    assert len(MUTANTS) + len(known) >= 20
+    rooms = (QUORUM, REPLICATION, CONTROLLER)
+    for (told, names), known in zip(FOUND_ELSEWHERE.items(), rooms, strict=True):
+        assert set(known).issuperset(names)
+        assert f"({len(known)}" in told
+    by_lives = len(REPLICATION) - len(KILLERS)
+    _, replication, controller = FOUND_ELSEWHERE
+    assert f"{by_lives} by random lives within {SEEDS} seeds, {len(KILLERS)} by the stories" in replication
+    assert f"within {MUTANT_SEEDS} seeds" in controller
