@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sim.cluster import draw_nodes, run_seed
-from penstock.sim.runner import Tally, run_seeds, try_seed
+from penstock.sim.cluster import Result, draw_nodes, run_seed
+from penstock.sim.runner import Outcome, Tally, run_seeds, try_seed
 
 pytest.importorskip("aiokafka")
 
@@ -90,3 +90,27 @@ def test_the_command_runs_seeds_and_one_of_them_again() -> None:
     one = CliRunner().invoke(cli, ["sim", "run", "--seed", "1", "--nodes", "1", "--trace"], standalone_mode=False)
     assert (one.exception, one.return_value) == (None, 0)
     assert "n1       serves" in one.output
+
+
+@pytest.mark.parametrize(
+    ("total", "told"),
+    [
+        (40, "4 of 40 seeds, 1 failed, 2 seeds/min, 18.0 min left"),
+        (400, "4 of 400 seeds, 1 failed, 2 seeds/min, 3.3 h left"),
+        (4, "4 of 4 seeds, 1 failed, 2 seeds/min, 0.0 min left"),
+    ],
+)
+def test_a_tally_tells_how_far_it_is(total: int, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter((1_000.0, *(1_120.0,) * 2))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(seconds))
+    tally = Tally()
+    for seed in range(3):
+        tally.add(Outcome(seed, 1, 0.5, Result("digest", turns=7, virtual_s=2.0, acknowledged=5, faults=1), None))
+    tally.add(Outcome(3, 3, 0.5, None, "P1: made up"))
+    assert tally.progress(total) == told
+    assert (tally.acknowledged, tally.turns, tally.faults, tally.virtual_s) == (15, 21, 3, 6.0)
+    assert [outcome.seed for outcome in tally.failures] == [3]
+
+
+def test_a_tally_of_nothing_can_be_told() -> None:
+    assert Tally().progress(5).startswith("0 of 5 seeds, 0 failed, 0 seeds/min, ")
