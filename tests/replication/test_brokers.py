@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.broker import Broker
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers import delete_records
+from penstock.broker.handlers import delete_records, list_offsets, offset_for_leader_epoch
 from penstock.controller.configs import Change, Op, Resource, decide_incremental_alter_configs
 from penstock.controller.decision import Decision
 from penstock.metadata.image import BROKER_RESOURCE
@@ -19,6 +20,8 @@ from penstock.net.limits import NetLimits
 from penstock.net.server import Server
 from penstock.replication.leader_state import LeaderState
 from penstock.wire.generated.delete_records import DeleteRecordsRequest
+from penstock.wire.generated.list_offsets import ListOffsetsRequest
+from penstock.wire.generated.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from penstock.wire.generated.records_metadata import PartitionChangeRecord
 from tests.conformance.raw import batch_of, encode_frame, produce_request
 from tests.controller.cluster import directory
@@ -423,6 +426,46 @@ def test_who_comes_to_the_wrong_broker_is_told_the_right_one() -> None:
             assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (1, 0)
             told = await consume_from(cluster.brokers[1], 0, epoch=9)
             assert told.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    run(story)
+
+
+async def list_latest(broker: Broker, epoch: int) -> Any:
+    asked = ListOffsetsRequest.ListOffsetsPartition(0, current_leader_epoch=epoch, timestamp=-1)
+    request = ListOffsetsRequest(topics=[ListOffsetsRequest.ListOffsetsTopic("a", [asked])])
+    response = await list_offsets.handle(broker, RequestContext(2, 11), request)
+    return response.topics[0].partitions[0]
+
+
+async def end_of_first_epoch(broker: Broker, epoch: int) -> Any:
+    asked = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(0, current_leader_epoch=epoch, leader_epoch=0)
+    request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderEpochRequest.OffsetForLeaderTopic("a", [asked])])
+    response = await offset_for_leader_epoch.handle(broker, RequestContext(23, 4), request)
+    return response.topics[0].partitions[0]
+
+
+async def fetch_first(broker: Broker, epoch: int) -> Any:
+    return await consume_from(broker, 0, epoch=epoch)
+
+
+@pytest.mark.parametrize("ask", [fetch_first, list_latest, end_of_first_epoch])
+@pytest.mark.parametrize(("epoch", "code"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (9, ErrorCode.UNKNOWN_LEADER_EPOCH)])
+def test_who_knows_another_leadership_is_told_nothing(
+    ask: Callable[[Broker, int], Awaitable[Any]], epoch: int, code: ErrorCode
+) -> None:
+    """KIP-320: it would take what this leader says for the word of another one."""
+
+    async def story() -> None:
+        async with running(2) as cluster:
+            cluster.create(replicas=(1, 2))
+            await cluster.produce("one")
+            cluster.fence(1)
+            assert (cluster.partition().leader, cluster.partition().leader_epoch) == (2, 1)
+            await cluster.produce("two")  # the new leadership has committed: it would tell what it has
+            leader = cluster.brokers[2]
+            for served in (-1, 1):
+                assert (await ask(leader, served)).error_code == 0
+            assert (await ask(leader, epoch)).error_code == code
 
     run(story)
 
