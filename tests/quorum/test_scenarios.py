@@ -235,3 +235,52 @@ def test_a_vote_response_after_the_election_changes_nothing() -> None:
     before = (leader.role, leader.election)
     assert leader.respond(2, 12345, VoteResponse(9, 3), 0) == Bundle()
     assert (leader.role, leader.election) == before
+
+
+def fetched(follower: One, response: FetchResponse, now_ms: float) -> Bundle:
+    """An answer to the latest fetch."""
+    return follower.do(follower.respond(response.leader_id, follower._next_correlation, response, now_ms), now_ms)
+
+
+def is_left_alone(follower: One, sender: int, correlation: int, response: FetchResponse) -> bool:
+    assert isinstance(follower.role, Follower)
+    role, entries, next_fetch_ms = follower.role, list(follower.log.entries), follower.role.next_fetch_ms
+    assert follower.respond(sender, correlation, response, 1_000) == Bundle()
+    assert (follower.role, follower.log.entries, role.next_fetch_ms) == (role, entries, next_fetch_ms)
+    return follower.is_waiting_for(role.leader_id)
+
+
+def test_a_diverging_answer_that_comes_late_cuts_nothing() -> None:
+    """It was true when it left: what it would cut has been replaced since, and is committed."""
+    follower = One(2, [1, 1, 2, 2])
+    diverging = FetchResponse(3, 1, diverging=EpochEnd(1, 2))
+    follower.hear(BeginEpochRequest(3, 1, KEYS[2]))
+    first = follower._next_correlation
+    follower.do(follower.failed(1, first, False, 10), 10)  # no answer in time; it is on its way
+    follower.do(follower.tick(follower.deadline_ms), follower.deadline_ms)
+    second = follower._next_correlation
+    fetched(follower, diverging, 100)
+    assert follower.log.end_offset == 2
+    third = follower._next_correlation
+    assert fetched(follower, FetchResponse(3, 1, high_watermark=4, records=[Entry(3)] * 2), 110).replicate
+    follower.log.entries += [Entry(3)] * 2
+    follower.log.sync()
+    follower.do(follower.replicated([], 120), 120)
+    assert follower.high_watermark == 4
+    assert len({first, second, third, follower._next_correlation}) == 4
+    for late in (first, second, third):
+        assert is_left_alone(follower, 1, late, diverging), "the fourth fetch is still under way"
+
+
+def test_a_diverging_answer_of_an_earlier_leader_cuts_nothing() -> None:
+    follower = One(2, [1, 1, 2, 2])
+    diverging = FetchResponse(3, 1, diverging=EpochEnd(1, 2))
+    follower.hear(BeginEpochRequest(3, 1, KEYS[2]))
+    first = follower._next_correlation
+    follower.hear(BeginEpochRequest(4, 3, KEYS[2]), 10)
+    fetched(follower, FetchResponse(4, 3, high_watermark=4), 20)
+    assert (follower.leader_id, follower.high_watermark) == (3, 4)
+    assert is_left_alone(follower, 1, first, diverging)
+    follower.hear(BeginEpochRequest(5, 1, KEYS[2]), 30)  # it leads again
+    assert follower.leader_id == 1
+    assert is_left_alone(follower, 1, first, diverging)
