@@ -1,4 +1,6 @@
-"""KIP-392: a consumer that names its rack reads from the follower there, and from the leader when that is gone."""
+"""Replicas are spread over racks. KIP-392: a consumer that names its rack reads from the follower there, and from the
+leader when that is gone.
+"""
 
 import threading
 from collections import Counter
@@ -19,8 +21,27 @@ SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 class RackedCluster(Cluster):
     """Broker n is in rack n."""
 
+    def rack_of(self, node_id: int) -> str:
+        return f"rack-{node_id}"
+
     def _member(self, node_id: int, listeners: str, **settings: str) -> Broker:
-        return super()._member(node_id, listeners, **{**settings, "broker.rack": f"rack-{node_id}"})
+        return super()._member(node_id, listeners, **{**settings, "broker.rack": self.rack_of(node_id)})
+
+
+class TwoRacks(RackedCluster):
+    """Brokers 1 and 2 are in one, 3 is in the other."""
+
+    def rack_of(self, node_id: int) -> str:
+        return "right" if node_id == 3 else "left"
+
+
+def test_replicas_are_in_different_racks() -> None:
+    with TwoRacks(brokers=3) as cluster:
+        cluster.create_topic("t", partitions=6, replication_factor=2)
+        found = cluster.image().topic("t")
+        assert found is not None
+        replicas = [set(state.replicas) for state in found.partitions]
+        assert Counter(map(frozenset, replicas)) == {frozenset({1, 3}): 3, frozenset({2, 3}): 3}
 
 
 class Served:

@@ -1,11 +1,11 @@
-"""Several brokers of one host: one failure domain, as many leaders of their own as any other broker."""
+"""Brokers of one host are one failure domain, with as many leaders of their own as any; racks are kept apart."""
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.controller.balance import plan_balance
+from penstock.controller.balance import plan_balance, plan_drain, undrainable
 from penstock.controller.internal_topics import decide_grow_internal_topics
 from penstock.controller.placement import failure_domains
 from penstock.controller.topics import NewTopic, default_replication_factor
@@ -21,10 +21,10 @@ def cluster_of(brokers_per_host: list[int]) -> Cluster:
     return cluster
 
 
-def join(cluster: Cluster, host: str, brokers: int) -> None:
+def join(cluster: Cluster, host: str | None, brokers: int, rack: str | None = None) -> None:
     first = len(cluster.image.brokers) + 1
     for broker in range(first, first + brokers):
-        cluster.register(broker, directories=(directory(broker),), host=host)
+        cluster.register(broker, directories=(directory(broker),), host=host, rack=rack)
 
 
 def assert_apart(cluster: Cluster) -> None:
@@ -47,12 +47,57 @@ def test_a_host_holds_one_replica_while_others_are_free(hosts: list[int], factor
     _, leaders = loads(cluster)
     assert max(leaders.values()) - min(leaders[broker] for broker in cluster.image.brokers) <= 2, "of two topics"
     join(cluster, "machine-new", joining)
+    balance(cluster)
+    assert_apart(cluster)
+
+
+def balance(cluster: Cluster) -> None:
     rounds = 0
     while moves := plan_balance(cluster.image, 50):
         carry_out(cluster, moves)
         rounds += 1
         assert rounds < 50, "it never comes to rest"
-    assert_apart(cluster)
+
+
+def racks_held(cluster: Cluster) -> list[int]:
+    """Of each partition, over how many racks it is spread."""
+    brokers = cluster.image.brokers
+    states = [state for topic in cluster.image.topics.values() for state in topic.partitions]
+    return [len({brokers[replica].rack for replica in state.replicas}) for state in states]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    st.integers(1, 4),
+    st.integers(0, 4),
+    st.integers(1, 3),
+    st.integers(1, 4),
+)
+@example([3, 1, 1], 3, 1, 3, 1)
+def test_a_rack_holds_one_replica_while_others_are_free(
+    racks: list[int], factor: int, joined: int, joining: int, leaving: int
+) -> None:
+    """When topics are created, when brokers join an old rack or a new one, and when one is drained."""
+    cluster = Cluster(0)
+    for rack, brokers in enumerate(racks):
+        join(cluster, None, brokers, f"rack{rack}")
+    factor = min(factor, sum(racks))
+    create(cluster, NewTopic("a", 12, factor))
+    created = racks_held(cluster)
+    assert set(created) == {min(factor, len(racks))}
+    join(cluster, None, joining, f"rack{joined}")
+    balance(cluster)
+    balanced = racks_held(cluster)
+    assert all(now >= before for now, before in zip(balanced, created, strict=True)), "balance crowds nobody"
+    leaving = min(leaving, sum(racks))
+    while moves := plan_drain(cluster.image, [leaving], 50):
+        carry_out(cluster, moves)
+    assert not list(undrainable(cluster.image, [leaving]))
+    assert loads(cluster)[0][leaving] == 0
+    left = len({broker.rack for broker in cluster.image.brokers.values() if broker.id != leaving})
+    drained = racks_held(cluster)
+    assert all(now >= min(before, left) for now, before in zip(drained, balanced, strict=True)), "nor does a drain"
 
 
 def test_one_host_keeps_one_copy_and_spreads_its_leaders() -> None:
