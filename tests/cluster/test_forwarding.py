@@ -1,0 +1,133 @@
+"""Whatever changes the cluster may be asked of any broker: the active controller does it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from penstock.broker.forwarding import FORWARDED_APIS
+from penstock.metadata.image import MetadataImage
+from penstock.model.errors import ErrorCode
+from penstock.testing import Cluster
+from penstock.wire.apis import API_TABLE, ApiKey
+from penstock.wire.generated.add_raft_voter import AddRaftVoterRequest
+from penstock.wire.generated.alter_configs import AlterConfigsRequest
+from penstock.wire.generated.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from penstock.wire.generated.create_partitions import CreatePartitionsRequest
+from penstock.wire.generated.create_topics import CreateTopicsRequest
+from penstock.wire.generated.delete_topics import DeleteTopicsRequest
+from penstock.wire.generated.describe_quorum import DescribeQuorumRequest
+from penstock.wire.generated.elect_leaders import ElectLeadersRequest
+from penstock.wire.generated.incremental_alter_configs import IncrementalAlterConfigsRequest
+from penstock.wire.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
+from penstock.wire.generated.remove_raft_voter import RemoveRaftVoterRequest
+from penstock.wire.generated.unregister_broker import UnregisterBrokerRequest
+from penstock.wire.generated.update_features import UpdateFeaturesRequest
+from penstock.wire.served import SERVED
+from penstock.wire.struct import ApiMessage, Struct
+
+TOPIC = 2
+"""Kind of a resource that has settings."""
+
+
+class Wish(NamedTuple):
+    request: ApiMessage
+    code: ErrorCode = ErrorCode.NONE
+    is_done: Callable[[MetadataImage], object] = lambda image: True
+
+
+def count(image: MetadataImage, topic: str) -> int:
+    found = image.topic(topic)
+    return len(found.partitions) if found is not None else 0
+
+
+def replicas(image: MetadataImage, topic: str) -> tuple[int, ...]:
+    found = image.topic(topic)
+    return found.partitions[0].replicas if found is not None else ()
+
+
+def wishes(topic: str, order: tuple[int, ...]) -> dict[int, Wish]:
+    """Of each API something that is done, or that only the controller refuses for this reason.
+
+    `order`: another one of the replicas of the only partition.
+    """
+    new = f"{topic}-new"
+    create, delete, grow = CreateTopicsRequest, DeleteTopicsRequest, CreatePartitionsRequest
+    alter, change, elect = AlterConfigsRequest, IncrementalAlterConfigsRequest, ElectLeadersRequest
+    move, quorum = AlterPartitionReassignmentsRequest, DescribeQuorumRequest
+    return {
+        ApiKey.CREATE_TOPICS: Wish(
+            create([create.CreatableTopic(new, 2, 3)]), is_done=lambda image: count(image, new) == 2
+        ),
+        ApiKey.DELETE_TOPICS: Wish(
+            delete([delete.DeleteTopicState(topic)], timeout_ms=10_000),
+            is_done=lambda image: image.topic(topic) is None,
+        ),
+        ApiKey.CREATE_PARTITIONS: Wish(
+            grow([grow.CreatePartitionsTopic(topic, 3, None)], 10_000), is_done=lambda image: count(image, topic) == 3
+        ),
+        ApiKey.ALTER_CONFIGS: Wish(
+            alter([alter.AlterConfigsResource(TOPIC, topic, [alter.AlterableConfig("retention.ms", "1234567")])]),
+            is_done=lambda image: image.topic_config(topic).get("retention.ms") == "1234567",
+        ),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: Wish(
+            change(
+                [change.AlterConfigsResource(TOPIC, topic, [change.AlterableConfig("retention.ms", 0, "7654321")])]
+            ),
+            is_done=lambda image: image.topic_config(topic).get("retention.ms") == "7654321",
+        ),
+        ApiKey.ELECT_LEADERS: Wish(
+            elect(0, [elect.TopicPartitions(topic, [0])], 10_000), ErrorCode.ELECTION_NOT_NEEDED
+        ),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: Wish(
+            move(10_000, True, [move.ReassignableTopic(topic, [move.ReassignablePartition(0, list(order))])]),
+            is_done=lambda image: replicas(image, topic) == order,
+        ),
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: Wish(ListPartitionReassignmentsRequest(10_000)),
+        ApiKey.UPDATE_FEATURES: Wish(
+            UpdateFeaturesRequest(10_000, [UpdateFeaturesRequest.FeatureUpdateKey("no.such.feature", 1)]),
+            ErrorCode.FEATURE_UPDATE_FAILED,
+        ),
+        ApiKey.UNREGISTER_BROKER: Wish(UnregisterBrokerRequest(99), ErrorCode.BROKER_ID_NOT_REGISTERED),
+        ApiKey.DESCRIBE_QUORUM: Wish(quorum([quorum.TopicData("__cluster_metadata", [quorum.PartitionData(0)])])),
+        ApiKey.ADD_RAFT_VOTER: Wish(
+            AddRaftVoterRequest("another cluster", 10_000, 99), ErrorCode.INCONSISTENT_CLUSTER_ID
+        ),
+        ApiKey.REMOVE_RAFT_VOTER: Wish(RemoveRaftVoterRequest(None, 99), ErrorCode.VOTER_NOT_FOUND),
+    }
+
+
+def codes_in(response: Any) -> set[int]:
+    """Every error code of a response, at its top and of each thing that was asked for."""
+    found = {response.error_code} if hasattr(response, "error_code") else set()
+    for name in response.__slots__:
+        value = getattr(response, name)
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, Struct):
+                found |= codes_in(each)
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=3) as running:
+        yield running
+
+
+def ask(cluster: Cluster, node_id: int, request: ApiMessage, max_version: int | None = None) -> Any:
+    """The answer of that broker to a client."""
+    broker = cluster.brokers[node_id]
+    kind: type[Any] = API_TABLE[request.API_KEY].response_class()
+    address = ("127.0.0.1", broker.port)
+    return broker.run(broker.node.peers.request(address, request, kind, 10_000, max_version=max_version))
+
+
+@pytest.mark.parametrize("key", sorted(FORWARDED_APIS & SERVED.keys()), ids=lambda key: API_TABLE[key].name)
+def test_a_broker_that_is_not_the_controller_asks_it(cluster: Cluster, key: int) -> None:
+    topic = cluster.create_topic(cluster.unused_topic_name(), replication_factor=3)
+    wish = wishes(topic, replicas(cluster.image(), topic)[::-1])[key]
+    active = cluster.wait_for(lambda: cluster.controller_id, "no controller")
+    asked = next(node_id for node_id in cluster.running if node_id != active)
+    response = ask(cluster, asked, wish.request)
+    assert codes_in(response) - {0} == {wish.code} - {0}, f"broker {asked}, {active} is active: {response}"
+    assert wish.is_done(cluster.image()), response
