@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from penstock.broker.forwarding import FORWARDED_APIS
+from penstock.controller.features import SAFE_DOWNGRADE, UPGRADE
+from penstock.metadata.features import DEFAULT_LEVELS, GROUP_VERSION, TRANSACTION_VERSION
 from penstock.metadata.image import MetadataImage
 from penstock.model.errors import ErrorCode
 from penstock.testing import Cluster
@@ -13,6 +15,7 @@ from penstock.wire.apis import API_TABLE, ApiKey
 from penstock.wire.generated.add_raft_voter import AddRaftVoterRequest
 from penstock.wire.generated.alter_configs import AlterConfigsRequest
 from penstock.wire.generated.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from penstock.wire.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.generated.create_partitions import CreatePartitionsRequest
 from penstock.wire.generated.create_topics import CreateTopicsRequest
 from penstock.wire.generated.delete_topics import DeleteTopicsRequest
@@ -131,3 +134,54 @@ def test_a_broker_that_is_not_the_controller_asks_it(cluster: Cluster, key: int)
     response = ask(cluster, asked, wish.request)
     assert codes_in(response) - {0} == {wish.code} - {0}, f"broker {asked}, {active} is active: {response}"
     assert wish.is_done(cluster.image()), response
+
+
+def told_by(cluster: Cluster, node_id: int) -> ApiVersionsResponse:
+    response: ApiVersionsResponse = ask(cluster, node_id, ApiVersionsRequest("test", "1"))
+    assert response.error_code == 0
+    return response
+
+
+def levels_told(cluster: Cluster, node_id: int) -> dict[str, int]:
+    """0 is told by leaving the feature out."""
+    features = told_by(cluster, node_id).finalized_features
+    assert all(each.min_version_level == each.max_version_level > 0 for each in features)
+    return {each.name: each.max_version_level for each in features}
+
+
+def update_features(
+    cluster: Cluster, version: int, levels: dict[str, int], kind: int = UPGRADE, **rest: Any
+) -> set[int]:
+    """The codes of the answer to that version of the request, which in version 0 has other words for a downgrade."""
+    row = UpdateFeaturesRequest.FeatureUpdateKey
+    how = {"upgrade_type": kind} if version else {"allow_downgrade": kind == SAFE_DOWNGRADE}
+    rows = [row(name, level, **how) for name, level in levels.items()]
+    active = cluster.wait_for(lambda: cluster.controller_id, "no controller")
+    asked = next(node_id for node_id in cluster.running if node_id != active)
+    return codes_in(ask(cluster, asked, UpdateFeaturesRequest(10_000, rows, **rest), version))
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_feature_levels_that_change_are_told_by_every_broker(cluster: Cluster, version: int) -> None:
+    def everybody_tells(levels: dict[str, int]) -> None:
+        for node_id in cluster.brokers:
+            cluster.wait_for(
+                lambda node_id=node_id: levels_told(cluster, node_id) == levels,  # type: ignore[misc]
+                f"broker {node_id} tells {levels_told(cluster, node_id)}, not {levels}",
+            )
+
+    everybody_tells(DEFAULT_LEVELS)
+    epochs = {node_id: told_by(cluster, node_id).finalized_features_epoch for node_id in cluster.brokers}
+    lower = {GROUP_VERSION: 0, TRANSACTION_VERSION: 1}
+    refused = {ErrorCode.FEATURE_UPDATE_FAILED}
+    assert update_features(cluster, version, lower) - {0} == refused, "a downgrade must be asked for"
+    if version:
+        assert update_features(cluster, version, lower, SAFE_DOWNGRADE, validate_only=True) == {0}
+    everybody_tells(DEFAULT_LEVELS)
+    assert update_features(cluster, version, lower, SAFE_DOWNGRADE) == {0}
+    everybody_tells({name: level for name, level in {**DEFAULT_LEVELS, **lower}.items() if level})
+    assert update_features(cluster, version, {GROUP_VERSION: 9}) - {0} == refused
+    assert update_features(cluster, version, {name: DEFAULT_LEVELS[name] for name in lower}) == {0}
+    everybody_tells(DEFAULT_LEVELS)
+    for node_id in cluster.brokers:
+        assert told_by(cluster, node_id).finalized_features_epoch > epochs[node_id]
