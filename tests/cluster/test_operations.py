@@ -8,17 +8,19 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.cli.members import Member
+from penstock.model.ids import ZERO_UUID
 from penstock.net.free_ports import free_ports
-from penstock.wire.generated.describe_quorum import DescribeQuorumRequest
+from penstock.testing import Cluster
+from penstock.wire.generated.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from tests.cluster.fault_rounds import SETTINGS, TOPIC, FaultRounds
-from tests.cluster.fault_view import ClusterView
 from tests.cluster.processes import ClusterProcesses, MemberProcess
+from tests.conformance.raw import RawConnection
 
 FOURTH = 4
 
@@ -112,13 +114,81 @@ def test_operations_under_traffic(tmp_path: Path) -> None:
         print(rounds.finish())
 
 
-def test_the_quorum_is_described_by_every_member(tmp_path: Path) -> None:
+def described_quorum(cluster: Cluster, node_id: int, version: int) -> DescribeQuorumResponse:
     kind = DescribeQuorumRequest
-    request = kind([kind.TopicData("__cluster_metadata", [kind.PartitionData(0)])])
-    with ClusterProcesses(tmp_path, 3) as cluster:
-        view = ClusterView(cluster)
-        for version in (0, 1, 2):
-            answers = [view.ask(request, version, node_id).topics[0].partitions[0] for node_id in cluster.members]
-            assert {answer.error_code for answer in answers} == {0}
-            assert len({answer.leader_id for answer in answers}) == 1
-            assert sorted(voter.replica_id for voter in answers[0].current_voters) == [1, 2, 3]
+    with RawConnection(cluster.brokers[node_id].bootstrap) as connection:
+        request = kind([kind.TopicData("__cluster_metadata", [kind.PartitionData(0)])])
+        response: DescribeQuorumResponse = connection.call(request, version)
+    assert (response.error_code, response.topics[0].partitions[0].error_code) == (0, 0)
+    return response
+
+
+def states_of(cluster: Cluster, node_id: int, version: int = 2) -> dict[int, DescribeQuorumResponse.ReplicaState]:
+    partition = described_quorum(cluster, node_id, version).topics[0].partitions[0]
+    return {state.replica_id: state for state in (*partition.current_voters, *partition.observers)}
+
+
+@pytest.fixture
+def quorum() -> Iterator[Cluster]:
+    """Three that vote, and a fourth that follows."""
+
+    def known() -> set[int]:
+        return {node_id for node_id, state in states_of(running, 1).items() if state.log_end_offset > 0}
+
+    with Cluster(brokers=3) as running:
+        assert running.add_broker() == FOURTH
+        running.wait_for(lambda: known() == {1, 2, 3, FOURTH}, "not all follow")
+        yield running
+
+
+def test_the_quorum_is_described_by_every_member(quorum: Cluster) -> None:
+    for version in (0, 1, 2):
+        answers = [described_quorum(quorum, node_id, version) for node_id in quorum.brokers]
+        rows = [answer.topics[0].partitions[0] for answer in answers]
+        assert {(row.leader_id, row.leader_epoch) for row in rows} == {(quorum.controller_id, rows[0].leader_epoch)}
+        for answer, row in zip(answers, rows, strict=True):
+            states = {state.replica_id: state for state in (*row.current_voters, *row.observers)}
+            assert sorted(state.replica_id for state in row.current_voters) == [1, 2, 3]
+            assert [state.replica_id for state in row.observers] == [FOURTH]
+            end_offset = states[row.leader_id].log_end_offset
+            assert 0 < row.high_watermark <= end_offset
+            assert all(0 < state.log_end_offset <= end_offset for state in states.values())
+            directories = {state.replica_directory_id for state in states.values()}
+            assert len(directories - {ZERO_UUID}) == (4 if version == 2 else 0)
+            nodes = {node.node_id: [(each.name, each.port) for each in node.listeners] for node in answer.nodes}
+            ports = {node_id: quorum.brokers[node_id].node.ports[1] for node_id in (1, 2, 3)}
+            assert nodes == ({i: [("CONTROLLER", port)] for i, port in ports.items()} if version == 2 else {})
+
+
+def test_the_quorum_tells_when_each_member_was_heard_of(quorum: Cluster) -> None:
+    active = quorum.wait_for(lambda: quorum.controller_id, "no controller")
+    dead, asked = [node_id for node_id in (1, 2, 3) if node_id != active]
+
+    def write_and_look(everybody: set[int]) -> dict[int, DescribeQuorumResponse.ReplicaState]:
+        """After a change of the metadata that these have, as of some time after it."""
+        begun_ms = int(time.time() * 1000)
+        before = states_of(quorum, asked)[active].log_end_offset
+        quorum.create_topic(quorum.unused_topic_name(), replication_factor=1)
+
+        def all_have_it() -> dict[int, DescribeQuorumResponse.ReplicaState] | None:
+            states = states_of(quorum, asked)
+            there = [states[node_id] for node_id in everybody]
+            is_told = all(state.last_caught_up_timestamp >= begun_ms for state in there)
+            return states if is_told and all(state.log_end_offset > before for state in there) else None
+
+        found = quorum.wait_for(all_have_it, "somebody does not follow")
+        now_ms = int(time.time() * 1000)
+        for node_id in everybody:
+            state = found[node_id]
+            assert begun_ms <= state.last_caught_up_timestamp <= state.last_fetch_timestamp <= now_ms + 1
+        return found
+
+    before = write_and_look({1, 2, 3, FOURTH})
+    for version, is_told in ((0, False), (1, True)):
+        for state in states_of(quorum, asked, version).values():
+            assert (state.last_fetch_timestamp > 0) is (state.last_caught_up_timestamp > 0) is is_told
+    quorum.kill(dead)
+    after = write_and_look({active, asked, FOURTH})
+    assert before[dead].log_end_offset <= after[dead].log_end_offset < after[active].log_end_offset
+    assert after[dead].last_fetch_timestamp < after[asked].last_fetch_timestamp
+    assert after[dead].last_caught_up_timestamp < after[asked].last_caught_up_timestamp
