@@ -10,7 +10,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -85,7 +85,12 @@ class GroupLedger:
         self.next_offset[partition] = last + 1
 
     def commit_acknowledged(self, partition: int, offset: int) -> None:
+        if offset > self.next_offset.get(partition, 0):
+            self.wrong.append(f"{self.name}/{partition}: {offset} is committed and was not read")
         self.committed[partition] = offset
+
+    def has_read(self, offsets: Mapping[int, int]) -> bool:
+        return all(offset <= self.next_offset.get(partition, 0) for partition, offset in offsets.items())
 
 
 class Traffic:
