@@ -376,6 +376,60 @@ async def test_a_full_disk_delays_what_belongs_to_a_sync() -> None:
 
 
 @on_loop
+async def test_retention_makes_the_room_that_a_sync_waits_for() -> None:
+    """The snapshot of a new segment finds no room: older segments go, but not those that it alone replaces."""
+    disk = CrashingDisk()
+    config = LogConfig(segment_bytes=200, retention_bytes=0, retention_ms=-1, file_delete_delay_ms=0)
+    async with running(disk) as store:
+        log = open_log(store, config)
+        append(log, "0", producer_id=7, producer_epoch=0, base_sequence=0)
+        for number in range(1, 8):
+            append(log, f"{number}")
+        await store.drain()
+        bases = [segment.base_offset for segment in log.segments]
+        assert len(bases) == 4
+        log.roll()
+        disk.capacity_bytes = disk.used_bytes()
+        await eventually_async(lambda: log.lacks_room)
+        await store.drain()
+        log.apply_retention(NOW_MS)
+        assert [segment.base_offset for segment in log.segments] == [bases[3], 8]
+        assert log.log_start_offset == 8
+        await eventually_async(
+            lambda: not log.lacks_room and [segment.base_offset for segment in log.segments] == [8]
+        )
+        disk.capacity_bytes = None
+        disk.crash()
+    again = open_log(open_store(disk), config)
+    assert (again.log_start_offset, again.end_offset) == (8, 8)
+    producer = again.producers.get(7)
+    assert producer is not None, "what it has written is known from a snapshot"
+    assert producer.last_sequence == 0
+
+
+@on_loop
+async def test_what_retention_left_for_a_sync_goes_when_that_finds_no_room() -> None:
+    disk = CrashingDisk()
+    config = LogConfig(segment_bytes=200, retention_bytes=0, retention_ms=-1, file_delete_delay_ms=0)
+    async with running(disk) as store:
+        log = open_log(store, config)
+        for number in range(8):
+            append(log, f"{number}")
+        await store.drain()
+        log.roll()
+        plan = log.plan_sync()  # as if it were under way
+        assert plan is not None
+        disk.capacity_bytes = disk.used_bytes()
+        log.apply_retention(NOW_MS)
+        assert len(log.segments) == 5, "a sync may be at their files"
+        plan.run(disk)
+        log.complete_sync(plan)
+        assert log.lacks_room
+        assert len(log.segments) == 2
+        await store.drain()
+
+
+@on_loop
 async def test_truncation_makes_a_sync_under_way_worthless() -> None:
     disk = CrashingDisk()
     async with running(disk) as store:

@@ -434,6 +434,7 @@ class PartitionLog:
             plan.discard_snapshots(self.directory.disk)
         if plan.no_space:
             self._take_back(plan)
+            self._delete_what_waited()
             return
         if was_cut:
             for segment in plan.closed:
@@ -443,12 +444,16 @@ class PartitionLog:
         for segment, size, _ in plan.segments:
             if segment.size_bytes == size:
                 segment.dirty = False
-        if len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset:
-            delete_segments_below(self, self.log_start_offset)  # they waited for this sync
+        self._delete_what_waited()
         if plan.end_offset > self.synced_end_offset:
             self.synced_end_offset = plan.end_offset
             if self.on_synced is not None:
                 self.on_synced(plan.end_offset)
+
+    def _delete_what_waited(self) -> None:
+        """Retention came while a sync was under way."""
+        if len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset:
+            delete_segments_below(self, self.log_start_offset)
 
     def _take_back(self, plan: SyncPlan) -> None:
         """The disk was full: what the plan carried waits for the next one, but for what was cut off meanwhile."""
@@ -481,7 +486,11 @@ class PartitionLog:
     @property
     def has_unsynced_files(self) -> bool:
         """Closed segments, snapshots or names still wait to become durable."""
-        return bool(self._small_files or self._closed_unsynced or self.unsynced_names or self._plans_under_way)
+        return bool(self._small_files or self._closed_unsynced or self.unsynced_names)
+
+    @property
+    def is_being_synced(self) -> bool:
+        return self._plans_under_way > 0
 
     def add_small_file(self, name: str, content: bytes) -> None:
         """Write this file with the next sync."""

@@ -37,14 +37,17 @@ def expired_end_offset(log: "PartitionLog", now_ms: int, committed_end_offset: i
 def delete_segments_below(log: "PartitionLog", start_offset: int) -> int:
     """Hands segments that lie wholly below `start_offset` to deferred deletion; never the active one.
 
-    They wait until the producer snapshot that replaces them is durable; the next call takes them then.
+    They wait until the producer snapshot that replaces them is durable; the next call takes them then. On a full disk
+    the newest snapshot waits for the room that they make: they go as far as an older one replaces them.
     """
-    if log.has_unsynced_files:
+    if log.is_being_synced or (log.has_unsynced_files and not log.lacks_room):
         return 0
     segments = log.segments
     keep = 0
     while keep + 1 < len(segments) and segments[keep + 1].base_offset <= start_offset:
         keep += 1
+    while keep and log.waits_for_sync(f"{segments[keep].base_offset:020d}.snapshot"):
+        keep -= 1
     if keep == 0:
         return 0
     log.segments = segments[keep:]
