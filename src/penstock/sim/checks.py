@@ -404,6 +404,17 @@ class Law:
     def acknowledged(self, partition: TopicPartition, offset: int) -> None:
         """P4: acks=all was answered, so the record is committed."""
         ghost = self._ghost(*partition)
-        if ghost is None or offset >= ghost.end_offset:
-            end = ghost.end_offset if ghost is not None else 0
+        end = ghost.end_offset if ghost is not None else 0
+        if offset >= end and not self._is_beside_rot(partition, offset):
             raise Violation(f"P4: {partition[0]}-{partition[1]}@{offset} was acknowledged, {end} are committed")
+
+    def _is_beside_rot(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether a leader acknowledges what lies around its own damage, so that the test cannot read it there. The
+        others that may be elected have it, as far as they are up."""
+        rotten = self.rotten.get(partition)
+        topic = self.newest.topic(partition[0])
+        state = topic.partition(partition[1]) if topic is not None else None
+        if rotten is None or state is None or self._ids.get(state.leader) is not self._machines[rotten]:
+            return False
+        others = [each for each in probe.electable(state) if each != state.leader]
+        return all(held.log.end_offset > offset for _, held in self._serving(*partition, others))

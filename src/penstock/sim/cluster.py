@@ -180,7 +180,7 @@ class Cluster:
             await rotting
             self.faults.counts["rot"] = rot.count
         await asyncio.wait_for(self.faults.heal(), 3 * LIVENESS_S)
-        await self._wait_until_all_work()
+        await self._wait_until_all_work(working)
         for client in self.clients:
             client.stopping = isinstance(client, OperatingClient | ChurningClient)
             client.pause_s = max(client.pause_s, CALM_S)
@@ -243,11 +243,15 @@ class Cluster:
         may_change = shape.operator and shape.voters >= 3 and "replace_disk" not in self.faults.rates.rates
         return list(range(1, shape.voters + 1)) if may_change else []
 
-    async def _wait_until_all_work(self) -> None:
-        """Liveness: after the faults every producer and every group gets on."""
+    async def _wait_until_all_work(self, working: list[asyncio.Future[None]]) -> None:
+        """Liveness: after the faults every producer and every group gets on. Who was stopped by a broken rule says so
+        itself."""
         before = self._progress()
         end = self.world.loop.time() + LIVENESS_S
         while True:
+            for client in working:
+                if client.done():
+                    client.result()
             stuck = [name for name, done in self._progress().items() if done <= before[name]]
             if not stuck:
                 return
