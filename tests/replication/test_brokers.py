@@ -1,29 +1,21 @@
 """Brokers that replicate to each other: produce, fetch, fail over, fall behind, catch up."""
 
 import asyncio
-import struct
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
-from penstock.broker.broker import Broker
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers import delete_records, list_offsets, offset_for_leader_epoch
+from penstock.broker.handlers import delete_records
 from penstock.controller.configs import Change, Op, Resource, decide_incremental_alter_configs
 from penstock.controller.decision import Decision
 from penstock.metadata.image import BROKER_RESOURCE
 from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import ErrorCode
-from penstock.net.limits import NetLimits
-from penstock.net.server import Server
 from penstock.replication.leader_state import LeaderState
 from penstock.wire.generated.delete_records import DeleteRecordsRequest
-from penstock.wire.generated.list_offsets import ListOffsetsRequest
-from penstock.wire.generated.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from penstock.wire.generated.records_metadata import PartitionChangeRecord
-from tests.conformance.raw import batch_of, encode_frame, produce_request
 from tests.controller.cluster import directory
 from tests.log.logs import NOW_MS, batch, values
 from tests.replication.brokers import Brokers, consume_from, produce_to, running
@@ -224,112 +216,6 @@ def test_too_few_in_sync_refuse_acks_all_and_take_acks_one() -> None:
     run(story)
 
 
-def test_a_producer_waits_no_longer_than_it_said() -> None:
-    async def story() -> None:
-        async with running(2) as cluster:
-            cluster.create(replicas=(1, 2))
-            await cluster.produce("one")
-            await cluster.stop(2)
-            assert (await cluster.produce("two", timeout_ms=30)).error_code == ErrorCode.REQUEST_TIMED_OUT
-
-    run(story)
-
-
-def test_those_who_waited_in_vain_are_forgotten() -> None:
-    """However many time out while the watermark stands still; those who wait longer are answered in their order."""
-
-    async def story() -> None:
-        async with running(2) as cluster:
-            cluster.create(replicas=(1, 2))
-            await cluster.produce("one")
-            await cluster.stop(2)
-            waiters = cluster.leader()._commit_waiters
-            answered: list[int] = []
-            patient: list[asyncio.Task[Any]] = []
-            for number in range(30):
-                if number % 10 == 5:
-                    patient.append(asyncio.create_task(cluster.produce("patient", timeout_ms=2**31 - 1)))
-                    patient[-1].add_done_callback(lambda task: answered.append(task.result().base_offset))
-                answers = await asyncio.gather(*(cluster.produce("two", timeout_ms=1) for _ in range(10)))
-                assert {answer.error_code for answer in answers} == {ErrorCode.REQUEST_TIMED_OUT}
-                assert len(waiters) <= 2 * len(patient)
-            assert len(patient) == 3
-            assert not answered
-            await cluster.start(2)
-            assert [(await task).error_code for task in patient] == [0, 0, 0]
-            assert answered == sorted(answered)
-            assert not waiters
-
-    run(story)
-
-
-def test_those_who_waited_for_a_disk_in_vain_are_forgotten() -> None:
-    async def story() -> None:
-        async with running(2) as cluster:
-            cluster.create(replicas=(1, 2))
-            await cluster.produce("one")
-            go_on = threading.Event()
-
-            def wait(path: str) -> None:
-                go_on.wait(30)
-
-            cluster.disks[1].before_sync = wait
-            waiters = cluster.leader()._written_waiters
-            try:
-                for _ in range(30):
-                    answer = await cluster.produce("two", acks=1, timeout_ms=1)
-                    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-                    assert not waiters
-            finally:
-                cluster.disks[1].before_sync = None
-                go_on.set()
-            assert (await cluster.produce("three", acks=1)).error_code == 0
-
-    run(story)
-
-
-def test_those_who_hung_up_are_forgotten() -> None:
-    """Whatever time they said they would wait; a client that stays is answered."""
-
-    async def story() -> None:
-        async with running(2) as cluster:
-            cluster.create(replicas=(1, 2))
-            await cluster.produce("one")
-            await cluster.stop(2)
-            broker, waiters = cluster.brokers[1], cluster.leader()._commit_waiters
-            server = Server(NetLimits(), broker.router)
-            port = await server.bind("PLAINTEXT", "127.0.0.1", 0)
-            await server.serve()
-            request = produce_request("a", batch_of(b"two"))
-            request.timeout_ms = 2**31 - 1
-            frame = encode_frame(request, 9)
-            frame = struct.pack(">i", len(frame)) + frame
-            try:
-                reader, stays = await asyncio.open_connection("127.0.0.1", port)
-                stays.write(frame)
-                await cluster.until(lambda: len(waiters) == 1)
-                for _ in range(10):
-                    writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(5)]
-                    for writer in writers:
-                        writer.write(frame * 3)
-                    await cluster.until(lambda: len(waiters) >= 16)
-                    for writer in writers:
-                        writer.close()
-                    await cluster.until(lambda: server.connection_count == 1)
-                    assert len(waiters) <= 2
-                    assert len(broker.produce._deadlines) == 1
-                await cluster.start(2)
-                (size,) = struct.unpack(">i", await reader.readexactly(4))
-                assert await reader.readexactly(size)
-                assert not waiters
-                assert len(broker.produce._deadlines) == 0
-                stays.close()
-            finally:
-                await server.close()
-
-    run(story)
-
-
 def test_a_follower_counts_only_what_it_has_fsynced() -> None:
     async def story() -> None:
         async with running(2) as cluster:
@@ -374,98 +260,6 @@ def test_fetches_of_followers_are_incremental() -> None:
             later = peers.requests[before + 1 :]  # type: ignore[attr-defined]
             assert later
             assert all(request.session_id and len(request.topics) <= 1 for request in later)
-
-    run(story)
-
-
-def test_followers_serve_readers_up_to_their_watermark() -> None:
-    async def story() -> None:
-        async with running() as cluster:
-            cluster.create()
-            await cluster.produce("one")
-            await all_alike(cluster, 1, 2, 3)
-            row = await consume_from(cluster.brokers[2], 0)
-            assert (row.error_code, row.high_watermark) == (0, 1)
-            assert row.records
-            row = await consume_from(cluster.brokers[2], 1)
-            assert (row.error_code, row.records) == (0, b"")
-            row = await consume_from(cluster.brokers[2], 5)
-            assert row.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
-
-    run(story)
-
-
-def test_a_reader_is_sent_to_the_replica_in_its_rack() -> None:
-    async def story() -> None:
-        selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-        cluster = Brokers(3, replica_selector_class=selector)
-        cluster.racks = {1: "x", 2: "y", 3: "z"}
-        for number in (1, 2, 3):
-            await cluster.start(number)
-        cluster.create()
-        await cluster.produce("one")
-        await all_alike(cluster, 1, 2, 3)
-        assert (await consume_from(cluster.brokers[1], 0, rack="y")).preferred_read_replica == 2
-        row = await consume_from(cluster.brokers[1], 0, rack="x")
-        assert row.preferred_read_replica == -1
-        assert row.records
-        assert (await consume_from(cluster.brokers[1], 0, rack="elsewhere")).preferred_read_replica == -1
-        assert (await consume_from(cluster.brokers[2], 0, rack="y")).records
-        for number in (1, 2, 3):
-            await cluster.stop(number)
-
-    run(story)
-
-
-def test_who_comes_to_the_wrong_broker_is_told_the_right_one() -> None:
-    async def story() -> None:
-        async with running() as cluster:
-            cluster.create()
-            row = await produce_to(cluster.brokers[2], "one")
-            assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-            assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (1, 0)
-            told = await consume_from(cluster.brokers[1], 0, epoch=9)
-            assert told.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-
-    run(story)
-
-
-async def list_latest(broker: Broker, epoch: int) -> Any:
-    asked = ListOffsetsRequest.ListOffsetsPartition(0, current_leader_epoch=epoch, timestamp=-1)
-    request = ListOffsetsRequest(topics=[ListOffsetsRequest.ListOffsetsTopic("a", [asked])])
-    response = await list_offsets.handle(broker, RequestContext(2, 11), request)
-    return response.topics[0].partitions[0]
-
-
-async def end_of_first_epoch(broker: Broker, epoch: int) -> Any:
-    asked = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(0, current_leader_epoch=epoch, leader_epoch=0)
-    request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderEpochRequest.OffsetForLeaderTopic("a", [asked])])
-    response = await offset_for_leader_epoch.handle(broker, RequestContext(23, 4), request)
-    return response.topics[0].partitions[0]
-
-
-async def fetch_first(broker: Broker, epoch: int) -> Any:
-    return await consume_from(broker, 0, epoch=epoch)
-
-
-@pytest.mark.parametrize("ask", [fetch_first, list_latest, end_of_first_epoch])
-@pytest.mark.parametrize(("epoch", "code"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (9, ErrorCode.UNKNOWN_LEADER_EPOCH)])
-def test_who_knows_another_leadership_is_told_nothing(
-    ask: Callable[[Broker, int], Awaitable[Any]], epoch: int, code: ErrorCode
-) -> None:
-    """KIP-320: it would take what this leader says for the word of another one."""
-
-    async def story() -> None:
-        async with running(2) as cluster:
-            cluster.create(replicas=(1, 2))
-            await cluster.produce("one")
-            cluster.fence(1)
-            assert (cluster.partition().leader, cluster.partition().leader_epoch) == (2, 1)
-            await cluster.produce("two")  # the new leadership has committed: it would tell what it has
-            leader = cluster.brokers[2]
-            for served in (-1, 1):
-                assert (await ask(leader, served)).error_code == 0
-            assert (await ask(leader, epoch)).error_code == code
 
     run(story)
 
