@@ -86,6 +86,40 @@ def updates(compacting: Compacting) -> dict[bytes | None, bytes | None]:
     return expected
 
 
+@pytest.fixture(scope="module")
+def deleting(compacting: Compacting) -> dict[bytes | None, bytes | None]:
+    """A topic `deleting` in which every other key was deleted, behind which another segment begins."""
+    compacting.create("deleting")
+    expected = compacting.update("deleting", range(5))
+    gone = [b"key %d" % at for at in range(0, KEYS, 2)]
+    Confluent().produce(compacting.bootstrap, "deleting", [ToWrite(None, key) for key in gone])
+    for key in gone:
+        del expected[key]
+    for _ in range(3):  # closes the segment with the tombstones
+        Confluent().produce(compacting.bootstrap, "deleting", [ToWrite(b"x" * 500, b"filler")] * 20)
+    expected[b"filler"] = b"x" * 500
+    return expected
+
+
+@pytest.fixture(scope="module")
+def transactions(compacting: Compacting) -> dict[bytes, bytes]:
+    """A topic `transactions` of which a third was aborted."""
+    compacting.create("transactions")
+    producer = confluent_kafka.Producer({"bootstrap.servers": compacting.bootstrap, "transactional.id": "compacted"})
+    producer.init_transactions(30)
+    expected = {}
+    for number in range(30):
+        producer.begin_transaction()
+        for at in range(10):
+            producer.produce("transactions", b"%d " % number + b"." * 100, b"key %d" % at)
+        if number % 3 == 2:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+            expected = {b"key %d" % at: b"%d " % number + b"." * 100 for at in range(10)}
+    return expected
+
+
 @pytest.mark.parametrize("name", CLIENT_NAMES)
 def test_every_client_sees_the_last_value_of_each_key(
     compacting: Compacting, updates: dict[bytes, bytes], get_client: Callable[..., object], name: str
@@ -99,23 +133,13 @@ def test_every_client_sees_the_last_value_of_each_key(
         assert record.offset == number * KEYS + int(record.key.split()[1]), "offsets never change"
 
 
-def test_deleted_keys_vanish(compacting: Compacting) -> None:
-    compacting.create("deleting")
-    expected = compacting.update("deleting", range(5))
-    gone = [b"key %d" % at for at in range(0, KEYS, 2)]
-    Confluent().produce(compacting.bootstrap, "deleting", [ToWrite(None, key) for key in gone])
-    for key in gone:
-        del expected[key]
-    for _ in range(3):  # closes the segment with the tombstones
-        Confluent().produce(compacting.bootstrap, "deleting", [ToWrite(b"x" * 500, b"filler")] * 20)
-    expected[b"filler"] = b"x" * 500
-
+def test_deleted_keys_vanish(compacting: Compacting, deleting: dict[bytes, bytes]) -> None:
     def none_left() -> list[Seen]:
         seen = Confluent().consume(compacting.bootstrap, "deleting")
         visible = {record.key: record.value for record in seen if record.value is not None}
         later = {record.key for record in seen if record.value is None}
-        assert later <= set(gone)
-        return seen if visible == expected and not later else []
+        assert later.isdisjoint(deleting)
+        return seen if visible == deleting and not later else []
 
     eventually(none_left, SECONDS, interval=0.1)
 
@@ -151,27 +175,15 @@ def test_both_policies_at_once(compacting: Compacting) -> None:
     assert (low > 500, high) == (True, 1500 + ROUNDS * KEYS)
 
 
-def test_aborted_transactions_leave_nothing(compacting: Compacting) -> None:
-    compacting.create("transactions")
-    producer = confluent_kafka.Producer({"bootstrap.servers": compacting.bootstrap, "transactional.id": "compacted"})
-    producer.init_transactions(30)
-    expected = {}
-    for number in range(30):
-        producer.begin_transaction()
-        for at in range(10):
-            producer.produce("transactions", b"%d " % number + b"." * 100, b"key %d" % at)
-        if number % 3 == 2:
-            producer.abort_transaction(30)
-        else:
-            producer.commit_transaction(30)
-            expected = {b"key %d" % at: b"%d " % number + b"." * 100 for at in range(10)}
+def test_aborted_transactions_leave_nothing(compacting: Compacting, transactions: dict[bytes, bytes]) -> None:
     left = compacting.when_compacted("transactions", 200)  # confluent-kafka reads only what was committed
-    assert {record.key: record.value for record in left} == expected
+    assert {record.key: record.value for record in left} == transactions
     assert all(int(record.value.split()[0]) % 3 != 2 for record in left if record.value)
     compacting.update("transactions", range(2))
 
 
 @pytest.mark.java
+@pytest.mark.usefixtures("deleting", "transactions")
 def test_dump_log_reads_compacted_segments(compacting: Compacting, updates: dict[bytes, bytes], jvm: Jvm) -> None:
     assert compacting.broker.stop() == 0
     try:

@@ -200,7 +200,7 @@ def _damage_cut_in_sync(patch: pytest.MonkeyPatch) -> None:
         return directory_id == DAMAGED or await say(repairs, key, directory_id)
 
     patch.setattr(ReplicaRepairs, "_say_directory", say_less)
-    patch.setattr(ReplicaRepairs, "_may_cut", lambda *_: True)
+    patch.setattr(ReplicaRepairs, "_may_cut", lambda *_, **__: True)
 
 
 def _deleted_stay_open(patch: pytest.MonkeyPatch) -> None:
