@@ -292,3 +292,18 @@ def test_settings_change_between_appends() -> None:
     log.config = LogConfig(segment_bytes=100)
     append(log)
     assert bases(log) == [0, 1]
+
+
+def test_a_follower_takes_what_its_leader_took_before_segments_became_smaller() -> None:
+    """Else it would never be in sync again."""
+    leader, follower = new_log(), new_log(LogConfig(segment_bytes=150))
+    for number in range(3):
+        append(leader, f"small {number}")
+    append(leader, *["x" * 40] * 10)
+    append(leader, "behind")
+    data = leader.read_bytes(0, 10_000)
+    assert not isinstance(data, ErrorCode)
+    assert not isinstance(follower.append_as_follower(data), Refusal)
+    assert values(follower) == values(leader)
+    assert 3 in [segment.base_offset for segment in follower.segments], "in a segment of its own"
+    assert code_of(follower.append_as_leader(batch("x" * 200), 0, NOW_MS)) is ErrorCode.RECORD_LIST_TOO_LARGE

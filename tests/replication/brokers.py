@@ -2,7 +2,7 @@
 fetches are handed to each other's handlers as frames."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -90,7 +90,7 @@ class FakePeers:
         self.requests: list[FetchRequest] = []
         self.damage: Callable[[bytearray], None] | None = None
 
-    def disconnect(self, address: tuple[str, int], channels: Collection[str]) -> None:
+    def disconnect(self, address: tuple[str, int]) -> None:
         """Nothing is in flight on these."""
 
     async def request_frame(

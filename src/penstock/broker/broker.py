@@ -29,10 +29,10 @@ from penstock.broker.replica_changes import ReplicaChanges
 from penstock.broker.replica_throttles import ReplicaThrottles
 from penstock.broker.router import Router
 from penstock.broker.transaction_driver import TransactionService
-from penstock.broker.transaction_marker_routes import MARKERS_CHANNEL, RoutedMarkers
+from penstock.broker.transaction_marker_routes import RoutedMarkers
 from penstock.broker.transaction_markers import LocalMarkers
 from penstock.broker.transaction_producer_ids import ProducerIdBlocks, SpareProducerIds, allocate_over
-from penstock.broker.transaction_routes import TRANSACTIONS_CHANNEL, TransactionRoutes
+from penstock.broker.transaction_routes import TransactionRoutes
 from penstock.log.config import LogConfig
 from penstock.log.directory import LogDirectory
 from penstock.log.partition_log import PartitionLog
@@ -52,9 +52,6 @@ from penstock.wire.struct import ApiMessage
 R = TypeVar("R", bound=ApiMessage)
 
 log = logging.getLogger("penstock.broker")
-
-_ONE_AT_A_TIME = (MARKERS_CHANNEL, TRANSACTIONS_CHANNEL)
-"""Channels on which a request waits for the answer to the one before (`peer_batches`)."""
 
 
 class Broker:
@@ -228,7 +225,7 @@ class Broker:
             if before is not None and now is not None and now.epoch != before.epoch:
                 address = peer_address_of(self, before)
                 if address is not None:
-                    self.peers.disconnect(address, _ONE_AT_A_TIME)
+                    self.peers.disconnect(address)
 
     def _refresh_configs(self, topics: set[str] | None) -> None:
         """Hands changed settings to the logs of these topics; None means all."""

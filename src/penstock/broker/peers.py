@@ -11,7 +11,7 @@ Hard rules:
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Literal, TypeVar
 
 from penstock import __version__
@@ -122,10 +122,10 @@ class Peers:
         requester.close()
         return "listens"
 
-    def disconnect(self, address: Address, channels: Collection[str] | None = None) -> None:
-        """Drops the connections to an address, failing what is in flight; None means all channels."""
-        for (known, channel), peer in self._peers.items():
-            if known == address and peer.requester is not None and (channels is None or channel in channels):
+    def disconnect(self, address: Address) -> None:
+        """Drops the connections to an address, failing what is in flight."""
+        for (known, _), peer in self._peers.items():
+            if known == address and peer.requester is not None:
                 peer.requester.abort(RequestFailed(f"the connection to {peer.requester.address} was dropped"))
 
     async def stop(self) -> None:

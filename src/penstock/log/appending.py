@@ -187,7 +187,8 @@ def _append_runs(
         segment = log.active
         size = total_bytes - pos if total_bytes - pos <= config.segment_bytes else header.size_bytes
         if segment is None or _must_roll(segment, size, header.last_offset, header.max_timestamp, now_ms, config):
-            made = _next_segment(log, segment, header.size_bytes, now_ms)
+            # A follower takes what its leader took, also if segment.bytes is smaller by now: in a segment of its own.
+            made = _next_segment(log, segment, header.size_bytes if whole else 0, now_ms)
             if isinstance(made, Refusal):
                 refusal = made
                 break
