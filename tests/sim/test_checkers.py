@@ -121,3 +121,8 @@ def test_each_anomaly_is_found(name: str) -> None:
 def test_every_checker_finds_something() -> None:
     for check in CHECKERS:
         assert any(check(History(events)) for events in BAD.values()), check.__name__
+
+
+def test_a_write_that_is_acknowledged_as_a_repeated_one_is_somewhere() -> None:
+    assert not check_history(History([sent("a", 0), sent("b", -1), Final(P, ((0, "a"), (1, "b")))]))
+    assert [each.name for each in check_history(History([sent("b", -1), Final(P, ())]))] == ["lost-write"]
