@@ -369,3 +369,20 @@ def test_a_snapshot_that_finds_no_room_leaves_nothing_behind() -> None:
             assert parts() == []
 
     live(story)
+
+
+def test_the_metadata_log_is_never_taken_for_that_of_another_topic() -> None:
+    """Its directory holds votes and snapshots; a bit of the file that names its topic may have flipped in a crash."""
+    disk = CrashingDisk()
+
+    async def story() -> None:
+        async with running(disk) as node:
+            await node.create("a")
+        path = "/data/__cluster_metadata-0/partition.metadata"
+        content = disk.open(path).read_at(0, 100)
+        disk.flip_bit(path, content.index(b"AAAA") + 2, 5)  # an A becomes an a
+        async with running(disk) as node:
+            assert node.image.topic("a") is not None
+        assert disk.open(path).read_at(0, 100) == content
+
+    live(story)

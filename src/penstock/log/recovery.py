@@ -38,7 +38,7 @@ from penstock.log.segment import Segment
 from penstock.log.sync import NO_SPACE_ERRORS
 from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.time_index import read_last_entry
-from penstock.model.ids import format_uuid
+from penstock.model.ids import RESERVED_UUIDS, format_uuid
 from penstock.model.ports import Disk
 
 if TYPE_CHECKING:
@@ -124,6 +124,9 @@ def _is_stray(log: "PartitionLog") -> bool:
     content = read_whole(disk, path)
     try:
         topic_id = decode_partition_metadata(content) if content else log.topic_id
+        if topic_id != log.topic_id and log.topic_id in RESERVED_UUIDS:
+            # The metadata log's: nothing else ever has its place, where votes and snapshots lie, too.
+            raise ValueError(f"it names topic id {format_uuid(topic_id)}")
     except ValueError as error:
         _LOGGER.warning("%s is damaged (%s) and is written anew", path, error)
         topic_id, content = log.topic_id, None
