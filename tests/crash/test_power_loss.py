@@ -78,6 +78,8 @@ class World:
         self.records: dict[tuple[str, int], dict[int, bytes]] = {}
         self.commits: dict[tuple[str, int], int] = {}
         self.sent = 0
+        self.told = 0
+        """Acknowledgements so far."""
 
     async def start(self) -> Node:
         settings = {
@@ -101,6 +103,12 @@ class World:
             if not isinstance(result, ConnectionError | asyncio.IncompleteReadError):
                 raise AssertionError("a worker ended before the broker did") from result  # type: ignore[arg-type]
 
+    async def until_told(self, count: int, working: "asyncio.Future[None]") -> None:
+        """Until so many more acknowledgements have come: how long that takes is the machine's affair."""
+        goal = self.told + count
+        while self.told < goal and not working.done():  # noqa: ASYNC110 - every turn counts here
+            await asyncio.sleep(0)
+
     def lose_power(self, node: Node) -> None:
         """All at once: no answer leaves after this, and the disk forgets what was not synced."""
         for connection in list(node.connections()):
@@ -120,6 +128,7 @@ class World:
         response = await client.call("CreateTopics", CreateTopicsRequest(topics=[topic]))
         assert response.topics[0].error_code == 0, response.topics[0].error_message
         self.topics.append(name)
+        self.told += 1
 
     async def produce(self, node: Node) -> None:
         client = await Client.connect(node)
@@ -142,6 +151,7 @@ class World:
             for delta, payload in enumerate(payloads):
                 assert told.base_offset + delta not in acknowledged, "an offset was given out twice"
                 acknowledged[told.base_offset + delta] = payload
+                self.told += 1
 
     async def commit(self, node: Node) -> None:
         client = await Client.connect(node)
@@ -158,6 +168,7 @@ class World:
             assert code in (0, 14, 15, 16), code
             if code == 0:
                 self.commits[topic, index] = offset
+                self.told += 1
 
     # -- checks -------------------------------------------------------------------------------------------------
 
@@ -207,7 +218,8 @@ async def survive(seed: int) -> int:
         node = await world.start()
         await world.check(node)
         working = asyncio.ensure_future(world.work(node))
-        for _ in range(world.random.randrange(5, 400)):
+        await world.until_told(world.random.randrange(25), working)
+        for _ in range(world.random.randrange(100)):
             await asyncio.sleep(0)
         world.lose_power(node)
         await node.abandon()
