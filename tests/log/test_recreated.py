@@ -131,3 +131,16 @@ def test_its_first_record_waits_for_checkpoints_that_are_being_written() -> None
     disk.before_sync = None
     check(disk)
     writer.join()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_a_crash_brings_back_of_a_deleted_log_is_not_the_new_ones(seed: int) -> None:
+    """Some of its files may be removed for good before its directory has its new name for good."""
+    disk = CrashingDisk(seed)
+    store = open_store(disk)
+    log = open_log(store)
+    append(log, "old")
+    log.flush()
+    store.delete(log)
+    disk.crash()
+    assert values(open_new(open_store(disk))) == []

@@ -172,12 +172,21 @@ class LogDirectory:
         self._loop = None
 
     def remove_doomed(self) -> None:
-        """Blocking. Removes what is left of deleted partitions."""
-        while True:
+        """Blocking. Removes what is left of deleted partitions, once their new names are durable: a crash could else
+        bring back the old name with some of the files, but without the one that tells whose they are."""
+        doomed = list(self._doomed)
+        if not doomed:
+            return
+        try:
+            self.disk.sync_dir(self.path)
+        except OSError as error:
+            _LOGGER.warning("%s: deleted partitions are not removed before the next start: %s", self.path, error)
+            return
+        for path in doomed:
             try:
-                path = self._doomed.pop()
-            except IndexError:  # another thread may have taken the last one
-                return
+                self._doomed.remove(path)
+            except ValueError:  # another thread has taken it
+                continue
             try:
                 self.disk.remove_tree(path)
             except OSError as error:
