@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.log.config import LogConfig
+from penstock.log.flush import GroupCommit
+from penstock.log.partition_log import PartitionLog
 from penstock.sim.disk import CrashingDisk
 from tests.log.logs import NOW_MS, append, new_log, open_log, open_store, values
 from tests.waiting import eventually_async
@@ -58,7 +60,17 @@ def test_a_cut_needs_no_room_for_indexes(room: int, offset: int) -> None:
     assert values(new_log(config, disk)) == [*expected, b"next"]
 
 
-def test_a_stop_does_not_wait_for_a_sync_that_will_never_be() -> None:
+def test_a_stop_does_not_wait_for_a_sync_that_will_never_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = 0
+    request = GroupCommit.request
+
+    def count(commit: GroupCommit, log: PartitionLog, upto_offset: int | None = None) -> None:
+        nonlocal requests
+        request(commit, log, upto_offset)
+        requests += 1
+
+    monkeypatch.setattr(GroupCommit, "request", count)
+
     async def live() -> None:
         disk = CrashingDisk()
         store = open_store(disk, sync_workers=1)
@@ -71,7 +83,8 @@ def test_a_stop_does_not_wait_for_a_sync_that_will_never_be() -> None:
             disk.capacity_bytes = disk.used_bytes()
             await eventually_async(lambda: log.lacks_room)
             log.directory.fail(OSError(errno.EIO, "the disk is broken"))
-            await asyncio.sleep(0.7)
+            before = requests
+            await eventually_async(lambda: requests > before)  # what found no room is tried again
             await asyncio.wait_for(store.stop(), 5)
 
     asyncio.run(live())

@@ -174,7 +174,7 @@ class Outbox:
             self._items.appendleft(data)
             return True
         most = min(length, most)
-        # Asked in this order: a probe of what is not there disturbs how the kernel reads ahead.
+        # Asked in this order: counting pages has no side effects, and a probe of what is not there may begin to read.
         if (self._wary and not is_all_cached(file, position, most)) or not is_cached(file, position, most):
             self._wary = _WARY_FOR
             send = partial(send_range, sock.fileno(), file, position, length)

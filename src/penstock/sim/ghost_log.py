@@ -4,6 +4,7 @@ Grows with the highest watermark that any replica has shown, from the bytes of t
 replica shows later below its watermark has to be the same (R6, R8, P11, P12).
 """
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 from penstock.log.partition_log import PartitionLog
@@ -47,7 +48,7 @@ def is_log_damaged(log: PartitionLog) -> bool:
     return False
 
 
-class Ghost:
+class Ghost(ABC):
     """`rule` is the number under which a difference is reported."""
 
     def __init__(self, name: str, rule: str) -> None:
@@ -103,16 +104,16 @@ class Ghost:
                 break
         return offset
 
+    @abstractmethod
     def _changes(self, log: PartitionLog) -> tuple[int, ...]:
         """Of what was there already: after one of them it is compared again."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _compare_batch(
         self, replica: str, data: bytes, position: int, header: BatchHeader, start: int, grow: bool
     ) -> None:
         """Everything from `start` to the end of a batch of the replica; `grow`: what lies behind what is known, is
         committed from now on."""
-        raise NotImplementedError
 
 
 class GhostLog(Ghost):
