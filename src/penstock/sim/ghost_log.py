@@ -27,11 +27,17 @@ class GhostBatch(NamedTuple):
 
 
 def is_damaged(data: bytes) -> bool:
-    """Whether a batch of it fails its checksum, or is none."""
+    """Whether a batch of it fails its checksum, or is none. One whose length is damaged may seem to end behind all of
+    it."""
+    end = 0
     try:
-        return not all(crc_is_valid(data, position, header) for position, header in iter_headers(data))
+        for position, header in iter_headers(data):
+            if not crc_is_valid(data, position, header):
+                return True
+            end = position + header.size_bytes
     except CorruptBatch:
         return True
+    return end < len(data)
 
 
 def is_log_damaged(log: PartitionLog) -> bool:
