@@ -59,7 +59,11 @@ class SyncPlan:
         if not self._write_small_files(disk):
             return
         for segment, _, file in self.segments:
-            (file or disk.open(segment.path + ".log")).sync()
+            try:
+                (file or disk.open(segment.path + ".log")).sync()
+            except FileNotFoundError:
+                if self.generation == self.log.generation:  # otherwise it was cut off meanwhile
+                    raise
         for segment in self.closed:
             for suffix in (".index", ".timeindex", ".txnindex"):
                 _sync_if_there(disk, segment.path + suffix)
