@@ -1,8 +1,14 @@
 """A log is cut while a sync of it is under way: nothing that went comes back, and nothing that stayed is lost."""
 
+import pytest
+
 from penstock.log.config import LogConfig
+from penstock.log.partition_log import PartitionLog
 from penstock.sim.disk import CrashingDisk
+from tests.log.compacting import consume, end_transaction
 from tests.log.logs import append, new_log, values
+
+TXN_INDEX = f"{0:020d}.txnindex"
 
 
 def test_a_segment_that_is_cut_off_under_a_sync_fails_nothing() -> None:
@@ -33,3 +39,123 @@ def test_a_segment_that_is_missing_when_it_is_synced_fails_the_directory() -> No
     log.flush()
     assert log.directory.failure is not None
     assert log.synced_end_offset == 0
+
+
+def test_a_snapshot_in_front_of_the_cut_stays() -> None:
+    """It alone tells of the producers whose records retention takes away."""
+    disk = CrashingDisk()
+    log = new_log(disk=disk)
+    append(log, "0", producer_id=7, producer_epoch=0, base_sequence=0)
+    log.flush()
+    assert log.roll()
+    append(log, "1")
+    append(log, "2")
+    plan = log.plan_sync()
+    assert plan is not None
+    plan.run(disk)
+    assert log.truncate_to(2) is None
+    log.complete_sync(plan)
+    log.flush()
+    assert log.delete_records_before(1) is None
+    assert [segment.base_offset for segment in log.segments] == [1]
+    log.directory.write_checkpoints()
+    disk.crash()
+    again = new_log(disk=disk)
+    assert (again.log_start_offset, again.end_offset) == (1, 2)
+    assert again.producers.get(7) is not None
+
+
+def test_a_snapshot_behind_the_cut_goes_though_the_log_is_longer_again() -> None:
+    disk = CrashingDisk()
+    log = new_log(disk=disk)
+    append(log, "0")
+    append(log, "1", producer_id=7, producer_epoch=0, base_sequence=0)
+    assert log.roll()
+    plan = log.plan_sync()
+    assert plan is not None
+    assert log.truncate_to(1) is None
+    plan.run(disk)
+    append(log, "another")
+    append(log, "more")
+    log.complete_sync(plan)
+    assert not [name for name in disk.list_dir(log.path) if name.endswith(".snapshot")]
+
+
+def _transaction(log: PartitionLog, producer_id: int, value: str, *, commit: bool) -> None:
+    append(log, value, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+    end_transaction(log, producer_id, commit=commit)
+
+
+def _log_without_room_for_an_aborted_transaction(disk: CrashingDisk) -> PartitionLog:
+    log = new_log(disk=disk)
+    _transaction(log, 6, "aborted", commit=False)
+    append(log, "2")
+    log.flush()
+    append(log, "aborted", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    disk.capacity_bytes = disk.used_bytes() + 90
+    end_transaction(log, 7, commit=False)
+    assert log.waits_for_sync(TXN_INDEX)
+    return log
+
+
+def _committed(disk: CrashingDisk, log: PartitionLog) -> list[bytes | None]:
+    """What consumers see after a stop."""
+    log.close()
+    log.directory.write_checkpoints(closing=True)
+    log.directory.write_clean_shutdown()
+    again = new_log(disk=disk)
+    return [record.value for record in consume(again, read_committed=True).records]
+
+
+@pytest.mark.parametrize("sync", ["waits", "finds no room", "is under way"])
+def test_an_aborted_transaction_that_was_cut_off_hides_no_other_one(sync: str) -> None:
+    """The index of aborted transactions found no room, and waits to be written as a whole."""
+    disk = CrashingDisk()
+    log = _log_without_room_for_an_aborted_transaction(disk)
+    plan = None if sync == "waits" else log.plan_sync()
+    if plan is not None and sync == "finds no room":
+        plan.run(disk)
+        assert plan.no_space
+    disk.capacity_bytes = None
+    assert log.truncate_to(3) is None
+    if plan is not None:
+        if sync == "is under way":
+            plan.run(disk)
+        log.complete_sync(plan)
+    _transaction(log, 7, "3", commit=True)
+    assert _committed(disk, log) == [b"2", b"3"]
+
+
+def test_an_aborted_transaction_that_waits_for_room_outlives_a_cut_behind_it() -> None:
+    disk = CrashingDisk()
+    log = _log_without_room_for_an_aborted_transaction(disk)
+    disk.capacity_bytes = None
+    append(log, "5")
+    append(log, "6")
+    assert log.truncate_to(6) is None
+    assert _committed(disk, log) == [b"2", b"5"]
+
+
+def test_a_segment_that_begins_anew_under_a_sync_has_no_aborted_transactions() -> None:
+    disk = CrashingDisk()
+    log = _log_without_room_for_an_aborted_transaction(disk)
+    disk.capacity_bytes = None
+    plan = log.plan_sync()
+    assert plan is not None
+    assert log.truncate_full_and_start_at(0) is None
+    plan.run(disk)
+    log.complete_sync(plan)
+    _transaction(log, 6, "0", commit=True)
+    assert _committed(disk, log) == [b"0"]
+
+
+def test_a_transaction_that_is_aborted_while_the_index_is_written_stays_aborted() -> None:
+    disk = CrashingDisk()
+    log = _log_without_room_for_an_aborted_transaction(disk)
+    disk.capacity_bytes = None
+    plan = log.plan_sync()
+    assert plan is not None
+    _transaction(log, 8, "aborted", commit=False)
+    plan.run(disk)
+    log.complete_sync(plan)
+    assert _committed(disk, log) == [b"2"]

@@ -7,12 +7,14 @@ read. They are kept in memory once looked at; segments without aborted transacti
 from typing import TYPE_CHECKING
 
 from penstock.log.reading import segment_holding
-from penstock.log.sync import NO_SPACE_ERRORS
-from penstock.log.txn_index import AbortedTransaction, append_aborted, encode_aborted, read_aborted
+from penstock.log.sync import NO_SPACE_ERRORS, SyncPlan
+from penstock.log.txn_index import AbortedTransaction, append_aborted, encode_aborted, read_aborted, write_aborted
 
 if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
     from penstock.log.segment import Segment
+
+_SUFFIX = ".txnindex"
 
 
 def aborted_transactions(log: "PartitionLog", start_offset: int, end_offset: int) -> list[tuple[int, int]]:
@@ -39,10 +41,10 @@ def note_aborted(log: "PartitionLog", segment: "Segment", entry: AbortedTransact
     """Adds an entry. On a full disk the whole index is written with the next sync that finds room."""
     entries = aborted_entries(log, segment)
     entries.append(entry)
-    name = f"{segment.base_offset:020d}.txnindex"
+    name = f"{segment.base_offset:020d}{_SUFFIX}"
     try:
         if not log.waits_for_sync(name):
-            append_aborted(log.directory.disk, segment.path + ".txnindex", entry)
+            append_aborted(log.directory.disk, segment.path + _SUFFIX, entry)
             return
     except OSError as error:
         if error.errno not in NO_SPACE_ERRORS:
@@ -51,10 +53,34 @@ def note_aborted(log: "PartitionLog", segment: "Segment", entry: AbortedTransact
     log.add_small_file(name, encode_aborted(entries))
 
 
+def cut_aborted(log: "PartitionLog", segment: "Segment", end_offset: int) -> None:
+    """The segment was truncated: only markers below `end_offset` are left. Needs no room."""
+    entries = aborted_entries(log, segment)
+    kept = segment.aborted = [entry for entry in entries if entry.last_offset < end_offset]
+    name = f"{segment.base_offset:020d}{_SUFFIX}"
+    if log.waits_for_sync(name):
+        log.add_small_file(name, encode_aborted(kept))
+    elif len(kept) < len(entries):
+        write_aborted(log.directory.disk, segment.path + _SUFFIX, kept)
+
+
+def renew_indexes(log: "PartitionLog", plan: SyncPlan) -> None:
+    """The log was truncated under a sync: the indexes that it wrote may hold what went."""
+    names = [name for name, _ in plan.small_files if name.endswith(_SUFFIX)]
+    plan.small_files = [each for each in plan.small_files if each[0] not in names]
+    segments = {f"{segment.base_offset:020d}{_SUFFIX}": segment for segment in log.segments}
+    disk = log.directory.disk
+    for name in names:
+        if name in segments:
+            log.add_small_file(name, encode_aborted(aborted_entries(log, segments[name])))
+        elif disk.exists(f"{log.path}/{name}"):
+            disk.remove(f"{log.path}/{name}")
+
+
 def aborted_entries(log: "PartitionLog", segment: "Segment") -> list[AbortedTransaction]:
     """All entries of a segment. Loop-safe (a small read when nobody has looked before)."""
     if segment.aborted is None:
-        path = segment.path + ".txnindex"
+        path = segment.path + _SUFFIX
         disk = log.directory.disk
         segment.aborted = read_aborted(disk, path) if disk.exists(path) else []
     return segment.aborted

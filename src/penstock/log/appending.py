@@ -297,6 +297,7 @@ def create_segment(log: "PartitionLog", base_offset: int, now_ms: int) -> Segmen
     segment = Segment(log.path, base_offset, created_ms=now_ms)
     log.directory.files.open(segment, create=True)
     segment.become_active()
+    segment.aborted = []
     log.segments = (*log.segments, segment)
     log.active = segment
     log.unsynced_names = True

@@ -9,9 +9,10 @@ where that may mean recovery). A refusal is a value; a damaged log goes offline 
 import contextlib
 import logging
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
-from penstock.log.aborted import aborted_transactions, note_aborted
+from penstock.log.aborted import aborted_transactions, note_aborted, renew_indexes
 from penstock.log.appending import AppendResult, append_batches, append_checked, append_followed, roll_segment
 from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.closing import close_log
@@ -41,8 +42,8 @@ class PartitionLog:
     __slots__ = (
         "_closed_unsynced",
         "_epochs_written",
-        "_plans_under_way",
         "_small_files",
+        "_under_way",
         "active",
         "clean_end_offset",
         "config",
@@ -113,7 +114,7 @@ class PartitionLog:
         self._closed_unsynced: list[Segment] | None = None
         """Closed segments with unsynced bytes or indexes."""
         self._small_files: list[tuple[str, bytes]] | None = None  # to be written with the next sync
-        self._plans_under_way = 0
+        self._under_way: list[SyncPlan] = []  # planned and not completed
         self._epochs_written = 0
 
     if not TYPE_CHECKING:
@@ -422,16 +423,17 @@ class PartitionLog:
             self.unsynced_names = False
         if not plan.has_work and plan.end_offset <= self.synced_end_offset:
             return None
-        self._plans_under_way += 1
+        self._under_way.append(plan)
         return plan
 
     def complete_sync(self, plan: SyncPlan) -> None:
         """Loop-safe. Publishes what a plan has made durable and tells `on_synced`."""
-        self._plans_under_way -= 1
+        self._under_way.remove(plan)
         self.lacks_room = plan.no_space
         was_cut = plan.generation != self.generation
         if was_cut:
             plan.discard_snapshots(self.directory.disk)
+            renew_indexes(self, plan)
         if plan.no_space:
             self._take_back(plan)
             self._delete_what_waited()
@@ -490,19 +492,21 @@ class PartitionLog:
 
     @property
     def is_being_synced(self) -> bool:
-        return self._plans_under_way > 0
+        return bool(self._under_way)
 
     def add_small_file(self, name: str, content: bytes) -> None:
         """Write this file with the next sync."""
         self._small_files = [*(self._small_files or ()), (name, content)]
 
-    def forget_small_snapshots(self, offset: int) -> None:
-        """Truncated: snapshots above the new end must not be written any more."""
+    def forget_small_files(self, offset: int) -> None:
+        """Truncated: what belongs to offsets above must not be written any more, nor stay if it just is."""
         self._small_files = [
             (name, content)
             for name, content in self._small_files or ()
-            if not (name.endswith(SNAPSHOT_SUFFIX) and int(name[: -len(SNAPSHOT_SUFFIX)]) > offset)
+            if not (name.endswith((SNAPSHOT_SUFFIX, ".txnindex")) and int(name.partition(".")[0]) > offset)
         ] or None
+        for plan in self._under_way:
+            plan.cut_offset = min(plan.cut_offset, offset)
 
     def add_closed(self, segment: Segment) -> None:
         """Sync this segment and its indexes with the next sync."""
@@ -517,8 +521,9 @@ class PartitionLog:
         note_aborted(self, segment, aborted_entry(self.producers, completed))
 
     def waits_for_sync(self, name: str) -> bool:
-        """Whether a file of that name is to be written with the next sync."""
-        return any(waiting == name for waiting, _ in self._small_files or ())
+        """Whether a file of that name is to be written with the next sync, or is just being written."""
+        waiting = chain(self._small_files or (), *(plan.small_files for plan in self._under_way))
+        return any(each == name for each, _ in waiting)
 
 
 def _duplicate(batch: ProducerBatch, config: LogConfig) -> AppendResult:

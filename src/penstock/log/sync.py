@@ -9,6 +9,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from penstock.log.checkpoints import LEADER_EPOCH_FILE, encode_epochs, write_atomically
+from penstock.log.config import MAX_LONG
 from penstock.log.epochs import LeaderEpochs
 from penstock.log.segment import Segment
 from penstock.model.ports import Disk, DiskFile
@@ -22,6 +23,7 @@ NO_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 class SyncPlan:
     __slots__ = (
         "closed",
+        "cut_offset",
         "directories",
         "end_offset",
         "epochs_version",
@@ -40,6 +42,8 @@ class SyncPlan:
         """Everything below is on stable storage once the plan has run."""
         self.generation = generation
         """A truncation in between makes the plan's result meaningless."""
+        self.cut_offset = MAX_LONG
+        """The lowest start of the segments in which the log was cut since: older snapshots still hold."""
         self.epochs_version = -1
         self.segments: list[tuple[Segment, int, DiskFile | None]] = []
         """Segment, its size when planned, and its file if open."""
@@ -75,8 +79,12 @@ class SyncPlan:
         self.small_files.append((LEADER_EPOCH_FILE, encode_epochs(epochs.entries())))
 
     def discard_snapshots(self, disk: Disk) -> None:
-        """The log was truncated meanwhile: its snapshots may describe what is no longer there."""
-        snapshots = [name for name, _ in self.small_files if name.endswith(".snapshot")]
+        """The log was truncated meanwhile: snapshots behind the cut describe what is no longer there."""
+        snapshots = [
+            name
+            for name, _ in self.small_files
+            if name.endswith(".snapshot") and int(name[: -len(".snapshot")]) > self.cut_offset
+        ]
         self.small_files = [each for each in self.small_files if each[0] not in snapshots]
         for name in snapshots:
             if disk.exists(f"{self.path}/{name}"):

@@ -9,6 +9,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from penstock.log.aborted import cut_aborted
 from penstock.log.deletion import SEGMENT_SUFFIXES
 from penstock.log.errors import NoRoom
 from penstock.log.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
@@ -19,7 +20,6 @@ from penstock.log.segment import Segment
 from penstock.log.sync import NO_SPACE_ERRORS
 from penstock.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from penstock.log.time_index import decode_all
-from penstock.log.txn_index import read_aborted, write_aborted
 from penstock.model.ports import Disk
 from penstock.records.batch import NO_TIMESTAMP
 
@@ -140,6 +140,7 @@ def _truncate_segment(log: "PartitionLog", segment: Segment, position: int, end_
     segment.is_full = False
     log.forget_closed(segment)
     _truncate_indexes(directory.disk, segment, position, end_offset)
+    cut_aborted(log, segment, end_offset)
     directory.cache.forget(segment.path + ".index")
 
 
@@ -163,11 +164,6 @@ def _truncate_indexes(disk: Disk, segment: Segment, position: int, end_offset: i
     ]
     _shorten(disk, segment.path + ".index", keep * OFFSET_ENTRY_BYTES)
     _shorten(disk, segment.path + ".timeindex", len(times) * TIME_ENTRY_BYTES)
-    aborted_path = segment.path + ".txnindex"
-    if disk.exists(aborted_path):
-        kept = [entry for entry in read_aborted(disk, aborted_path) if entry.last_offset < end_offset]
-        write_aborted(disk, aborted_path, kept)
-    segment.aborted = None
     last_timestamp, last_relative = times[-1] if times else (NO_TIMESTAMP, 0)
     segment.become_active(keep, len(times) * TIME_ENTRY_BYTES, last_timestamp)
     segment.bytes_since_index = position - (positions[-1] if keep else 0)
@@ -189,7 +185,7 @@ def _shorten(disk: Disk, path: str, size: int) -> None:
 
 
 def _remove_snapshots_above(log: "PartitionLog", offset: int) -> None:
-    log.forget_small_snapshots(offset)
+    log.forget_small_files(offset)
     disk = log.directory.disk
     if not disk.exists(log.path):
         return
