@@ -243,3 +243,30 @@ def test_a_follower_is_told_how_much_found_room(room: int) -> None:
     result = log.append_as_follower(sent)
     disk.capacity_bytes = None
     assert log.end_offset == (1 if isinstance(result, Refusal) else result.end_offset)
+
+
+@pytest.mark.parametrize("room", range(0, 600, 20))
+def test_what_a_coordinator_writes_is_whole_though_no_segment_holds_it(room: int) -> None:
+    disk = CrashingDisk()
+    config = LogConfig(segment_bytes=200, index_interval_bytes=0)
+    log = new_log(config, disk)
+    append(log, "0")
+    log.flush()
+    sent = batch("1" * 60) + batch("2" * 60) + batch("3" * 60)
+    disk.capacity_bytes = disk.used_bytes() + room
+    refused = log.append_as_leader(sent, 0, NOW_MS, origin="coordinator")
+    disk.capacity_bytes = None
+    expected = [b"0"] if isinstance(refused, Refusal) else [b"0", b"1" * 60, b"2" * 60, b"3" * 60]
+    assert (log.end_offset, values(log)) == (len(expected), expected)
+    append(log, "next")
+    log.flush()
+    disk.crash()
+    assert values(new_log(config, disk)) == [*expected, b"next"]
+
+
+def test_a_batch_that_is_too_large_keeps_those_before_it_out_too() -> None:
+    log = new_log(LogConfig(segment_bytes=200))
+    append(log, "0")
+    refused = log.append_as_leader(batch("1") + batch("2" * 300), 0, NOW_MS, origin="coordinator")
+    assert code_of(refused) is ErrorCode.RECORD_LIST_TOO_LARGE
+    assert values(log) == [b"0"]

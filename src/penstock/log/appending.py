@@ -173,8 +173,8 @@ def _append_runs(
 ) -> AppendResult | Refusal:
     """Writes runs of batches, each with one write, rolling between runs where a segment is full.
 
-    What fits into one segment goes into one: a full disk takes all of it or nothing. Where it does not, some runs may
-    be written when one is refused; that is a refusal only if it must be `whole`.
+    What fits into one segment goes into one: a full disk takes all of it or nothing. What must be `whole` goes into
+    one even if it is larger; otherwise some runs may be written when one is refused, and that is no refusal.
     """
     view = memoryview(data)
     config = log.config
@@ -185,15 +185,17 @@ def _append_runs(
     while at < len(batches):
         pos, header = batches[at]
         segment = log.active
-        size = total_bytes - pos if total_bytes - pos <= config.segment_bytes else header.size_bytes
-        if segment is None or _must_roll(segment, size, header.last_offset, header.max_timestamp, now_ms, config):
+        size = total_bytes - pos if whole or total_bytes - pos <= config.segment_bytes else header.size_bytes
+        last_offset = (batches[-1][1] if whole else header).last_offset
+        if segment is None or _must_roll(segment, size, last_offset, header.max_timestamp, now_ms, config):
             # A follower takes what its leader took, also if segment.bytes is smaller by now: in a segment of its own.
-            made = _next_segment(log, segment, header.size_bytes if whole else 0, now_ms)
+            largest = max(batch.size_bytes for _, batch in batches) if whole else 0
+            made = _next_segment(log, segment, largest, now_ms)
             if isinstance(made, Refusal):
                 refusal = made
                 break
             segment = made
-        end = _run_end(segment, batches, at, config)
+        end = len(batches) if whole else _run_end(segment, batches, at, config)
         run_bytes = batches[end - 1][0] + batches[end - 1][1].size_bytes - pos
         position = segment.size_bytes
         try:
@@ -207,7 +209,7 @@ def _append_runs(
         at = end
     if at:
         request_sync(log, config)
-    if refusal is not None and (whole or at == 0 or log.directory.failure is not None):
+    if refusal is not None and (at == 0 or log.directory.failure is not None):
         return refusal
     written = batches[at][0] if at < len(batches) else len(view)
     return AppendResult(batches[0][1].base_offset, log.end_offset, -1, max_timestamp, written)
