@@ -476,6 +476,43 @@ def test_every_state_of_a_swap_is_finished_or_undone() -> None:
     assert states > 60
 
 
+@pytest.mark.parametrize("refused_at", range(9))
+def test_a_name_that_finds_no_room_leaves_no_half_of_a_swap(refused_at: int) -> None:
+    bench = Bench(segment_bytes=1000)
+    for number in range(12):
+        put(bench.log, (f"k{number % 3}", f"{number}" * (number % 5)))
+        if number % 3 == 2:
+            close_segment(bench.log)
+    expected = table(records(bench.log))
+    rename, left = bench.disk.rename, refused_at
+
+    def refuse(old: str, new: str) -> None:
+        nonlocal left
+        if new.endswith((".swap", ".deleted")) or old.endswith(".swap"):
+            left -= 1
+            if left == -1:
+                raise OSError(errno.ENOSPC, "no room for another name", new)
+        rename(old, new)
+
+    bench.disk.rename = refuse  # type: ignore[method-assign]
+    cleaner = new_cleaner(bench.log)
+    compact(bench.log, cleaner)
+    bench.disk.rename = rename  # type: ignore[method-assign]
+    assert left < 0, "there are as many renames"
+    if refused_at < 6:
+        assert bench.log.directory.failure is None
+        assert table(consume(bench.log, read_committed=False).records) == expected
+        assert not [name for name in bench.disk.list_dir(_PATH) if name.endswith((".cleaned", ".swap", ".deleted"))]
+        compact(bench.log, cleaner)
+        assert bench.log.directory.failure is None
+        assert len(bench.log.segments) == 2
+        assert table(records(bench.log)) == expected
+    else:
+        assert bench.log.directory.failure is not None
+    bench.boot()
+    assert table(records(bench.log)) == expected
+
+
 def test_finishing_a_swap_twice_does_no_harm() -> None:
     """Power may be lost again while a swap is being finished."""
     bench = Bench(segment_bytes=1000)

@@ -3,13 +3,16 @@
 The files of the new segment are complete and synced under `.cleaned`. On the loop they are renamed to `.swap`, the
 log file last: from that rename on the swap counts, and a start after a crash finishes it. Then the old segments but
 the first are renamed to `.deleted`, and the `.swap` files take the first one's names, again the log file last. File
-systems keep the order of renames within a directory, so a crash leaves a prefix of these steps.
+systems keep the order of renames within a directory, so a crash leaves a prefix of these steps. A full disk may
+refuse a new name: until the first old file is replaced the steps are taken back, last first; after that the directory
+has failed, and the next start goes on.
 
 Readers on the loop see all or nothing of a swap. Readers in the pool look again when one came in between
 (`lookup.look_up`).
 """
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.log.compaction.cleaned_file import INDEX_SUFFIXES, SWAP_SUFFIX, CleanedSegment
@@ -19,6 +22,7 @@ from penstock.log.segment import Segment
 from penstock.model.ports import Disk, DiskFile
 
 if TYPE_CHECKING:
+    from penstock.log.directory import LogDirectory
     from penstock.log.partition_log import PartitionLog
 
 _DELETED_SUFFIX = ".deleted"
@@ -38,7 +42,7 @@ def swap_in(log: "PartitionLog", cleaned: CleanedSegment) -> list[DiskFile] | No
     replaced = [directory.files.open(old[0])]
     segment = _as_segment(log, cleaned)
     with directory.swapping():
-        _rename_files(directory.disk, segment.path, cleaned)
+        _rename_files(directory, segment.path, cleaned)
         for each in old:
             directory.files.release(each)
             directory.cache.forget(each.path + ".index")
@@ -55,16 +59,32 @@ def _as_segment(log: "PartitionLog", cleaned: CleanedSegment) -> Segment:
     return segment
 
 
-def _rename_files(disk: Disk, path: str, cleaned: CleanedSegment) -> None:
+def _rename_files(directory: "LogDirectory", path: str, cleaned: CleanedSegment) -> None:
     suffixes = [*(INDEX_SUFFIXES if cleaned.has_txn_index else INDEX_SUFFIXES[:2]), ".log"]
-    for suffix in suffixes:
-        disk.rename(path + suffix + cleaned.cleaned_suffix, path + suffix + SWAP_SUFFIX)
-    directory = path.rpartition("/")[0]
+    steps = [(path + suffix + cleaned.cleaned_suffix, path + suffix + SWAP_SUFFIX) for suffix in suffixes]
     for base in cleaned.old_bases[1:]:
-        old = f"{directory}/{base:020d}.log"
-        disk.rename(old, old + _DELETED_SUFFIX)
-    for suffix in suffixes:
-        disk.rename(path + suffix + SWAP_SUFFIX, path + suffix)
+        old = f"{path.rpartition('/')[0]}/{base:020d}.log"
+        steps.append((old, old + _DELETED_SUFFIX))
+    for at, (old, new) in enumerate(steps):
+        try:
+            directory.disk.rename(old, new)
+        except OSError:
+            with _nothing_left_half_done(directory):
+                for before, after in reversed(steps[:at]):
+                    directory.disk.rename(after, before)
+            raise
+    with _nothing_left_half_done(directory):
+        for suffix in suffixes:
+            directory.disk.rename(path + suffix + SWAP_SUFFIX, path + suffix)
+
+
+@contextlib.contextmanager
+def _nothing_left_half_done(directory: "LogDirectory") -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        directory.fail(error)
+        raise
 
 
 def settle_swap(disk: Disk, path: str, cleaned: CleanedSegment, replaced: list[DiskFile]) -> None:
