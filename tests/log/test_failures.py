@@ -76,6 +76,33 @@ def test_recovery_on_a_full_disk_breaks_nothing(room: int) -> None:
     assert again.leader_epochs.entries() == log.leader_epochs.entries()
 
 
+@pytest.mark.parametrize("room", range(-40, 300, 10))
+def test_a_snapshot_that_found_no_room_in_recovery_is_written_later(room: int) -> None:
+    """Retention takes away what else tells of the producers."""
+    disk = CrashingDisk()
+    config = LogConfig(file_delete_delay_ms=0)
+    log = new_log(config, disk)
+    append(log, "0", producer_id=7, producer_epoch=0, base_sequence=0)
+    log.roll()
+    append(log, "1")
+    log.flush()
+    disk.crash()
+    disk.capacity_bytes = disk.used_bytes() + room
+    log = new_log(config, disk)
+    with contextlib.suppress(NoRoom):
+        log.load()
+    disk.capacity_bytes = None
+    append(log, "2")
+    log.flush()
+    assert log.delete_records_before(1) is None
+    assert [segment.base_offset for segment in log.segments] == [1]
+    log.directory.write_checkpoints()
+    disk.crash()
+    again = new_log(config, disk)
+    assert (again.log_start_offset, again.end_offset) == (1, 3)
+    assert again.producers.get(7) is not None
+
+
 @pytest.mark.parametrize("room", range(0, 300, 30))
 @pytest.mark.parametrize("offset", [0, 1, 2, 5])
 def test_a_log_on_a_full_disk_is_cut_or_stays_as_it_was(room: int, offset: int) -> None:

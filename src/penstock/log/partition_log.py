@@ -181,6 +181,7 @@ class PartitionLog:
             self.high_watermark = min(self.high_watermark, loaded.end_offset)
             self.clean_end_offset = loaded.end_offset if loaded.was_clean else -1
         self._epochs_written = loaded.leader_epochs.version if loaded.epochs_are_durable else -1
+        self._small_files = loaded.unwritten or None
         self.is_loaded = True
         if self.fault is None:  # only now: checkpoints written meanwhile take one or the other
             self.directory.forget_found(self.name)

@@ -62,9 +62,10 @@ class LoadedLog:
         "segments",
         "size_bytes",
         "synced_end_offset",
+        "unwritten",
         "was_clean",
     )
-    FIELDS: ClassVar[frozenset[str]] = frozenset(__slots__) - {"epochs_are_durable", "was_clean"}
+    FIELDS: ClassVar[frozenset[str]] = frozenset(__slots__) - {"epochs_are_durable", "unwritten", "was_clean"}
 
     def __init__(
         self,
@@ -85,6 +86,8 @@ class LoadedLog:
         self.producers = producers
         self.was_clean = False
         self.epochs_are_durable = True
+        self.unwritten: list[tuple[str, bytes]] = []
+        """Producer snapshots that found no room."""
 
     @staticmethod
     def empty(offset: int) -> "LoadedLog":
@@ -261,6 +264,7 @@ class _Recovery:
         self.walk_from = self.recovery_point if epochs is not None else 0  # everything, to learn the epochs again
         self.epochs = epochs or LeaderEpochs()
         self.epochs_are_durable = True
+        self.unwritten: dict[int, bytes] = {}
         self.dense = not log.config.is_compacted and log.name not in log.directory.cleaned_offsets
 
     def _first_offset(self) -> int:
@@ -282,6 +286,10 @@ class _Recovery:
             self.log.lost_records = True
         loaded = LoadedLog(tuple(self.segments), self.start_offset, end_offset, self.epochs, producers)
         loaded.epochs_are_durable = self.epochs_are_durable
+        bases = {segment.base_offset for segment in self.segments}
+        loaded.unwritten = [
+            (f"{base:020d}{SNAPSHOT_SUFFIX}", content) for base, content in self.unwritten.items() if base in bases
+        ]
         return loaded
 
     def _first_to_walk(self) -> int:
@@ -363,9 +371,11 @@ class _Recovery:
         return next_offset
 
     def _write_snapshot(self, segment: Segment, producers: ProducerStates) -> None:
-        """It only makes the next recovery quicker: on a full disk there is none, but never an old one."""
+        """On a full disk there is none before the next sync, but never an old one."""
         path = segment.path + SNAPSHOT_SUFFIX
-        if not _write_if_room(self.disk, path, encode_snapshot(producers)):
+        content = encode_snapshot(producers)
+        if not _write_if_room(self.disk, path, content):
+            self.unwritten[segment.base_offset] = content
             with contextlib.suppress(FileNotFoundError):
                 self.disk.remove(path)
 
