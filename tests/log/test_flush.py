@@ -408,6 +408,56 @@ async def test_retention_makes_the_room_that_a_sync_waits_for() -> None:
 
 
 @on_loop
+async def test_retention_makes_room_though_the_only_closed_segment_waits_for_it() -> None:
+    disk = CrashingDisk()
+    config = LogConfig(index_interval_bytes=0, retention_bytes=0, retention_ms=-1, file_delete_delay_ms=0)
+    async with running(disk) as store:
+        log = open_log(store, config)
+        append(log, "0", producer_id=7, producer_epoch=0, base_sequence=0)
+        for number in range(1, 20):
+            append(log, f"{number}", timestamp_ms=NOW_MS + number)
+        await store.drain()
+        log.roll()
+        disk.capacity_bytes = disk.used_bytes()
+        await eventually_async(lambda: log.lacks_room)
+        await store.drain()
+        log.apply_retention(NOW_MS)
+        await eventually_async(lambda: [segment.base_offset for segment in log.segments] == [20])
+        assert append(log, "more") == 20
+        await eventually_async(lambda: log.synced_end_offset == 21)
+        disk.capacity_bytes = None
+        disk.crash()
+    again = open_log(open_store(disk), config)
+    assert (again.log_start_offset, again.end_offset) == (20, 21)
+    assert again.producers.get(7) is not None
+
+
+@on_loop
+async def test_a_disk_that_stays_full_is_not_asked_again_and_again() -> None:
+    disk = CrashingDisk()
+    config = LogConfig(retention_bytes=0, retention_ms=-1, file_delete_delay_ms=0)
+    async with running(disk) as store:
+        log = open_log(store, config)
+        append(log, "0", producer_id=7, producer_epoch=0, base_sequence=0)
+        await store.drain()
+        log.roll()
+        disk.capacity_bytes = 0
+        await eventually_async(lambda: log.lacks_room)
+        await store.drain()
+        log.apply_retention(NOW_MS)
+        await store.drain()
+        commit = store.directories[0].commit
+        assert commit is not None
+        before = commit.syncs
+        for _ in range(3):
+            log.apply_retention(NOW_MS)
+            await store.drain()
+        assert commit.syncs - before <= 1, "but for the attempt that comes by the clock"
+        disk.capacity_bytes = None
+        await eventually_async(lambda: [segment.base_offset for segment in log.segments] == [1])
+
+
+@on_loop
 async def test_what_retention_left_for_a_sync_goes_when_that_finds_no_room() -> None:
     disk = CrashingDisk()
     config = LogConfig(segment_bytes=200, retention_bytes=0, retention_ms=-1, file_delete_delay_ms=0)

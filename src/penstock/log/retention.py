@@ -1,9 +1,11 @@
 """What may go: by time, by size, or because the log start offset has passed it."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
+    from penstock.log.segment import Segment
 
 
 def expired_end_offset(log: "PartitionLog", now_ms: int, committed_end_offset: int) -> int:
@@ -37,18 +39,25 @@ def expired_end_offset(log: "PartitionLog", now_ms: int, committed_end_offset: i
 def delete_segments_below(log: "PartitionLog", start_offset: int) -> int:
     """Hands segments that lie wholly below `start_offset` to deferred deletion; never the active one.
 
-    They wait until the producer snapshot that replaces them is durable; the next call takes them then. On a full disk
-    the newest snapshot waits for the room that they make: they go as far as an older one replaces them.
+    They wait until the producer snapshot that replaces them is durable; the sync that makes it so takes them then. On
+    a full disk the newest snapshot waits for the room that they make: they go as far as an older one replaces them,
+    and where none does, their indexes make room for it.
     """
-    if log.is_being_synced or (log.has_unsynced_files and not log.lacks_room):
-        return 0
     segments = log.segments
-    keep = 0
-    while keep + 1 < len(segments) and segments[keep + 1].base_offset <= start_offset:
-        keep += 1
+    passed = 0
+    while passed + 1 < len(segments) and segments[passed + 1].base_offset <= start_offset:
+        passed += 1
+    if passed == 0 or log.is_being_synced:
+        return 0
+    if log.has_unsynced_files and not log.lacks_room:
+        if log.directory.commit is not None:
+            log.directory.commit.request(log)
+        return 0
+    keep = passed
     while keep and log.waits_for_sync(f"{segments[keep].base_offset:020d}.snapshot"):
         keep -= 1
     if keep == 0:
+        _remove_indexes(log, segments[:passed])
         return 0
     log.segments = segments[keep:]
     log.local_log_start_offset = max(log.local_log_start_offset, log.segments[0].base_offset)
@@ -60,3 +69,22 @@ def delete_segments_below(log: "PartitionLog", start_offset: int) -> int:
         log.directory.cache.forget(segment.path + ".index")
         log.directory.deletions.delete_segment(log, segment.path)
     return keep
+
+
+def _remove_indexes(log: "PartitionLog", segments: "Sequence[Segment]") -> None:
+    """Nobody reads below the log start. A recovery that walks these segments makes them again."""
+    directory = log.directory
+    removed = 0
+    for segment in segments:
+        directory.cache.forget(segment.path + ".index")
+        for suffix in (".index", ".timeindex", ".txnindex"):
+            try:
+                directory.disk.remove(segment.path + suffix)
+                removed += 1
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                directory.fail(error)
+                return
+    if removed and directory.commit is not None:
+        directory.commit.request(log)
