@@ -109,10 +109,8 @@ class Replica:
         return self.cluster.controller.views[self.seen].eligible(broker_id, broker_epoch)
 
     def _isr_change(self, partition: Partition, proposal: IsrProposal) -> None:
-        state = partition.leader_state
-        assert state is not None
-        epochs = {replica: state.broker_epoch_of(replica) for replica in proposal.isr if replica != self.id}
-        body = (proposal, {**epochs, self.id: self.epoch}, self.epoch)
+        epochs = dict.fromkeys(proposal.isr, proposal.joining_epoch)  # only who joins is looked at
+        body = (proposal, epochs, self.epoch)
         self.cluster.send(Message("alter", -1, self.id, self.incarnation, body))
 
 

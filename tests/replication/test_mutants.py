@@ -47,7 +47,7 @@ def _expand(undo: Undo, least: Least) -> None:
             return None
         if progress.lacks_room or not self._eligible(replica_id, progress.broker_epoch, progress.directory):
             return None
-        return self._propose(self.isr | {replica_id})
+        return self._propose(self.isr | {replica_id}, replica_id, progress.broker_epoch)
 
     undo(LeaderState, "plan_expand", mutant)
 
@@ -69,8 +69,8 @@ def _ignore_min_isr(undo: Undo) -> None:
 
 
 def _proposed_instead_of_maximal(undo: Undo) -> None:
-    def mutant(self: LeaderState, isr: frozenset[int]) -> IsrProposal:
-        self.pending = IsrProposal(isr, self.leader_epoch, self.partition_epoch)
+    def mutant(self: LeaderState, isr: frozenset[int], *joining: int) -> IsrProposal:
+        self.pending = IsrProposal(isr, self.leader_epoch, self.partition_epoch, *joining)
         self.maximal_isr = isr
         return self.pending
 
@@ -78,8 +78,8 @@ def _proposed_instead_of_maximal(undo: Undo) -> None:
 
 
 def _committed_instead_of_maximal(undo: Undo) -> None:
-    def mutant(self: LeaderState, isr: frozenset[int]) -> IsrProposal:
-        self.pending = IsrProposal(isr, self.leader_epoch, self.partition_epoch)
+    def mutant(self: LeaderState, isr: frozenset[int], *joining: int) -> IsrProposal:
+        self.pending = IsrProposal(isr, self.leader_epoch, self.partition_epoch, *joining)
         return self.pending
 
     undo(LeaderState, "_propose", mutant)

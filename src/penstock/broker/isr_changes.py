@@ -75,11 +75,11 @@ class IsrChanges:
 
     def _request(self, batch: dict[Key, tuple[Partition, IsrProposal]]) -> AlterPartitionRequest:
         topics: dict[bytes, list[AlterPartitionRequest.PartitionData]] = {}
-        for (topic_id, index), (partition, proposal) in batch.items():
+        for (topic_id, index), (_, proposal) in batch.items():
             row = AlterPartitionRequest.PartitionData(
                 partition_index=index,
                 leader_epoch=proposal.leader_epoch,
-                new_isr_with_epochs=[self._member(partition, broker_id) for broker_id in sorted(proposal.isr)],
+                new_isr_with_epochs=[self._member(proposal, broker_id) for broker_id in sorted(proposal.isr)],
                 leader_recovery_state=0,
                 partition_epoch=proposal.partition_epoch,
             )
@@ -87,15 +87,11 @@ class IsrChanges:
         rows = [AlterPartitionRequest.TopicData(topic_id, partitions) for topic_id, partitions in topics.items()]
         return AlterPartitionRequest(self._broker.node_id, self._broker.epoch, rows)
 
-    def _member(self, partition: Partition, broker_id: int) -> AlterPartitionRequest.BrokerState:
-        if broker_id == self._broker.node_id:
-            return AlterPartitionRequest.BrokerState(broker_id, self._broker.epoch)
-        state = partition.leader_state
-        epoch = state.broker_epoch_of(broker_id) if state is not None else -1
-        if epoch < 0:  # in sync already, and not heard of in this leader epoch
-            known = self._broker.image.brokers.get(broker_id)
-            epoch = known.epoch if known is not None else -1
-        return AlterPartitionRequest.BrokerState(broker_id, epoch)
+    def _member(self, proposal: IsrProposal, broker_id: int) -> AlterPartitionRequest.BrokerState:
+        if broker_id == proposal.joining:
+            return AlterPartitionRequest.BrokerState(broker_id, proposal.joining_epoch)
+        known = self._broker.image.brokers.get(broker_id)
+        return AlterPartitionRequest.BrokerState(broker_id, known.epoch if known is not None else -1)
 
     def _apply(self, batch: dict[Key, tuple[Partition, IsrProposal]], response: AlterPartitionResponse) -> bool:
         settled = True

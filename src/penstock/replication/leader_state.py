@@ -38,11 +38,14 @@ _WAIT_FOR_METADATA = frozenset(
 
 
 class IsrProposal(NamedTuple):
-    """A change of the in-sync set that the controller is asked for."""
+    """A change of the in-sync set that the controller is asked for. However late it is sent, or again, it is for the
+    incarnation that had caught up: the one after may lack what that one had."""
 
     isr: frozenset[int]
     leader_epoch: int
     partition_epoch: int
+    joining: int = -1
+    joining_epoch: int = NO_BROKER_EPOCH
 
 
 class IsrAnswer(NamedTuple):
@@ -270,7 +273,7 @@ class LeaderState:
             return None
         if progress.lacks_room or not self._eligible(replica_id, progress.broker_epoch, progress.directory):
             return None
-        return self._propose(self.isr | {replica_id})
+        return self._propose(self.isr | {replica_id}, replica_id, progress.broker_epoch)
 
     def plan_shrink(self, end_offset: int, now_ms: int) -> IsrProposal | None:
         """What to propose so that followers that stay behind leave; None when there are none or it must wait."""
@@ -290,8 +293,8 @@ class LeaderState:
         """After an unclean election: the same in-sync set, this leader alone, now recovered."""
         return self._propose(self.isr) if self.is_recovering and self.pending is None else None
 
-    def _propose(self, isr: frozenset[int]) -> IsrProposal:
-        self.pending = IsrProposal(isr, self.leader_epoch, self.partition_epoch)
+    def _propose(self, isr: frozenset[int], joining: int = -1, joining_epoch: int = NO_BROKER_EPOCH) -> IsrProposal:
+        self.pending = IsrProposal(isr, self.leader_epoch, self.partition_epoch, joining, joining_epoch)
         self.maximal_isr = self.isr | isr
         return self.pending
 
@@ -311,8 +314,3 @@ class LeaderState:
             self._commit(self.isr)
             return False
         return answer.error not in _WAIT_FOR_METADATA
-
-    def broker_epoch_of(self, replica: int) -> int:
-        """The incarnation that fetched last; −1 when none has in this leader epoch."""
-        progress = self.progress.get(replica)
-        return progress.broker_epoch if progress is not None else NO_BROKER_EPOCH

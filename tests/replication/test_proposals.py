@@ -1,0 +1,63 @@
+"""Changes of the in-sync set whose requests are lost, late or sent again."""
+
+import asyncio
+from typing import Any
+
+from penstock.replication.partition import Partition
+from tests.replication.brokers import Brokers, running
+from tests.replication.test_brokers import run
+
+
+async def leave_behind(cluster: Brokers, flush_mode: str = "ack") -> Partition:
+    """Broker 1 leads, 2 is in sync, 3 is down and lacks what is committed; the leader."""
+    cluster.create(min_insync_replicas="2", flush_mode=flush_mode)
+    await cluster.produce("one")
+    await cluster.stop(3)
+    cluster.fence(3)
+    assert (await cluster.produce("two")).error_code == 0
+    return cluster.leader()
+
+
+def wants_to_join(leader: Partition, number: int) -> bool:
+    state = leader.leader_state
+    return state is not None and number in state.maximal_isr and number not in state.isr
+
+
+def test_a_proposal_that_is_sent_again_is_for_the_incarnation_that_had_caught_up() -> None:
+    """Broker 3 had everything, lost its page cache, and is back with less while the proposal is on its way."""
+
+    async def story() -> None:
+        async with running() as cluster:
+            leader = await leave_behind(cluster, flush_mode="os")
+            channel: Any = cluster.brokers[1].channel
+            channel.is_cut = True
+            await cluster.start(3)
+            await cluster.until(lambda: wants_to_join(leader, 3))
+            await cluster.stop(3, power_loss=True)
+            back = await cluster.start(3, clean=False)
+            peers: Any = back.peers
+            ask, heard = peers.request_frame, asyncio.Event()
+
+            async def ask_once(*args: Any, **named: Any) -> Any:
+                answer = await ask(*args, **named)
+                heard.set()
+                await asyncio.Event().wait()  # the leader has heard of it, and its answer never comes
+                return answer
+
+            peers.request_frame = ask_once
+            await asyncio.wait_for(heard.wait(), 10)
+            assert cluster.replica(3).log.end_offset < leader.high_watermark
+            resent = asyncio.Event()
+            send = channel.send
+
+            async def note(*args: Any, **named: Any) -> Any:
+                try:
+                    return await send(*args, **named)
+                finally:
+                    resent.set()
+
+            channel.is_cut, channel.send = False, note
+            await asyncio.wait_for(resent.wait(), 10)
+            assert set(cluster.partition().isr) == {1, 2}, "P1: broker 3 lacks what is committed"
+
+    run(story)
