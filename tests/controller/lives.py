@@ -480,6 +480,8 @@ def check_alter(step: Step, before: MetadataImage, after: MetadataImage) -> None
     state = topic.partitions[step.want.partition]
     if isinstance(answer, ErrorCode) and answer != ErrorCode.NEW_LEADER_ELECTED:
         assert answer == expected, "C3"
+        if answer == ErrorCode.INELIGIBLE_REPLICA:
+            assert state.partition_epoch == step.want.partition_epoch + 1, "C3: a late copy could be taken"
         return
     assert expected == ErrorCode.NONE, "C3"
     if isinstance(answer, PartitionImage):

@@ -96,7 +96,20 @@ def test_who_may_not_join(how: str) -> None:
         brokers = {broker: image for broker, image in cluster.image.brokers.items() if broker != 3}
         cluster.image = cluster.image._replace(brokers=brokers)
     late = {3: 1} if how == "other incarnation" else {}
+    before = cluster.partition()
     assert ask(cluster, (1, 2, 3), epochs=late) == ErrorCode.INELIGIBLE_REPLICA
+    assert cluster.partition() == before._replace(partition_epoch=before.partition_epoch + 1)
+
+
+def test_a_late_copy_of_a_refused_request_is_refused() -> None:
+    cluster = three()
+    ask(cluster, (1, 2))
+    epoch = cluster.partition().partition_epoch
+    cluster.fence(3)
+    assert ask(cluster, (1, 2, 3)) == ErrorCode.INELIGIBLE_REPLICA
+    cluster.beat(3)
+    assert ask(cluster, (1, 2, 3), partition_epoch=epoch) == ErrorCode.INVALID_UPDATE_VERSION
+    assert isinstance(ask(cluster, (1, 2, 3)), PartitionImage)
 
 
 def test_an_old_incarnation_is_not_heard() -> None:

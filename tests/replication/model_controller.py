@@ -124,6 +124,9 @@ class ModelController:
             self._set_isr(frozenset(isr))
             self._change(leader_recovery_state=RECOVERED, bump=False)
             self._commit()
+        elif error is ErrorCode.INELIGIBLE_REPLICA:
+            self._change()  # no other copy of it is taken
+            self._commit()
         return error, self.partition.leader_epoch, self.partition.partition_epoch
 
     def _check_alter(

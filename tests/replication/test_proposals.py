@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from penstock.broker.controller_channel import ControllerUnavailable
 from penstock.replication.partition import Partition
 from tests.replication.brokers import Brokers, running
 from tests.replication.test_brokers import run
@@ -59,5 +60,41 @@ def test_a_proposal_that_is_sent_again_is_for_the_incarnation_that_had_caught_up
             channel.is_cut, channel.send = False, note
             await asyncio.wait_for(resent.wait(), 10)
             assert set(cluster.partition().isr) == {1, 2}, "P1: broker 3 lacks what is committed"
+
+    run(story)
+
+
+def test_a_late_copy_of_a_refused_proposal_is_refused() -> None:
+    """The first copy is on its way for long; the second is refused, and the leader waits for the joiner no longer."""
+
+    async def story() -> None:
+        async with running() as cluster:
+            leader = await leave_behind(cluster)
+            state = leader.leader_state
+            assert state is not None
+            channel: Any = cluster.brokers[1].channel
+            copies: list[Any] = []
+            send, refused = channel.send, asyncio.Event()
+
+            async def send_late(request: Any, *args: Any, **named: Any) -> Any:
+                copies.append(request)
+                if len(copies) == 1:
+                    cluster.deaf.add(1)
+                    cluster.fence(3)
+                    raise ControllerUnavailable("no answer came in time")
+                answer = await send(request, *args, **named)
+                refused.set()
+                return answer
+
+            channel.send = send_late
+            await cluster.start(3)
+            await asyncio.wait_for(refused.wait(), 10)
+            await asyncio.sleep(0)
+            cluster.beat(3)
+            cluster.alter_partition(copies[0])
+            assert state.maximal_isr >= set(cluster.partition().isr), "P3"
+            cluster.deaf.clear()
+            cluster.publish()
+            await cluster.until_in_sync(1, 2, 3)
 
     run(story)

@@ -3,6 +3,10 @@
 What the leader says counts only if it is the leader that the controller knows, in the same leader epoch and at the
 same partition epoch; else it is told exactly what is out of date. A member that joins must be registered, unfenced,
 not shutting down, in the incarnation that the leader saw, and its directory must be in order.
+
+Who may not join now may do so soon, and another copy of the request may still be on its way. So that refusal moves
+the partition epoch on: no copy is taken after it, and by the new epoch the leader knows that it need not wait for the
+joiner any longer (P3).
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,6 +57,8 @@ def decide_alter_partition(
         topic, state = found
         error = refuse_isr(image, state, broker_id, want, candidates)
         if error is not None:
+            if error is ErrorCode.INELIGIBLE_REPLICA:
+                overlay.renew(want.topic_id, want.partition, state)
             answers.append(error)
             continue
         change = change_of(topic, state, candidates, rules)

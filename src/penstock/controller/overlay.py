@@ -4,6 +4,7 @@ from penstock.controller.partition_change import PartitionChange
 from penstock.metadata.image import MetadataImage, TopicImage
 from penstock.metadata.partition import PartitionImage, apply_change
 from penstock.model.errors import ErrorCode
+from penstock.wire.generated.records_metadata import PartitionChangeRecord
 from penstock.wire.struct import RecordMessage
 
 
@@ -25,8 +26,13 @@ class Overlay:
     def make(self, change: PartitionChange, topic_id: bytes, number: int) -> PartitionImage:
         """Makes a change, and answers the state after it."""
         record = change.build(topic_id, number)
-        if record is None:
-            return change.old
+        return change.old if record is None else self._put(change.old, record)
+
+    def renew(self, topic_id: bytes, number: int, state: PartitionImage) -> None:
+        """Nothing changes but the partition epoch: what was asked for at the one before is void."""
+        self._put(state, PartitionChangeRecord(number, topic_id))
+
+    def _put(self, old: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
         self.records.append(record)
-        self._changed[topic_id, number] = state = apply_change(change.old, record)
+        self._changed[record.topic_id, record.partition_id] = state = apply_change(old, record)
         return state

@@ -22,12 +22,12 @@ _YOUNG_MS = 30_000  # what clients wait for an answer by default
 # with just this broker epoch, unfenced, not shutting down, the replica in order.
 Eligible = Callable[[int, int, bytes], bool]
 
-# The change was certainly not made.
-_NOT_MADE = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-# The controller is ahead of this leader: committed metadata will tell what holds. Until then the union counts.
+# The controller is ahead of this leader: committed metadata will tell what holds. Until then the union counts, also
+# after a refusal: another copy of the proposal may be on its way, and only a newer partition epoch makes it void.
 _WAIT_FOR_METADATA = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INELIGIBLE_REPLICA,
         ErrorCode.INVALID_UPDATE_VERSION,
         ErrorCode.INVALID_REQUEST,
         ErrorCode.NEW_LEADER_ELECTED,
@@ -309,8 +309,5 @@ class LeaderState:
             unchanged = (answer.leader_epoch, answer.partition_epoch) == (self.leader_epoch, self.partition_epoch)
             if unchanged:  # it was so already
                 self._commit(self.isr)
-            return False
-        if answer.error in _NOT_MADE:
-            self._commit(self.isr)
             return False
         return answer.error not in _WAIT_FOR_METADATA
