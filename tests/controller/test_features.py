@@ -83,8 +83,10 @@ def test_directories() -> None:
     assert topic is not None
     epoch = cluster.image.brokers[1].epoch
 
-    def assign(where: bytes, topic_id: bytes = topic.id, number: int = 0, broker: int = 1) -> object:
-        replicas = [AssignedReplica(where, topic_id, number)]
+    def assign(
+        where: bytes, topic_id: bytes = topic.id, number: int = 0, broker: int = 1, partition_epoch: int = -1
+    ) -> object:
+        replicas = [AssignedReplica(where, topic_id, number, partition_epoch)]
         return cluster.run(
             lambda view: decide_assign_replicas_to_dirs(view.image, broker, epoch, replicas, cluster.settings)
         )
@@ -96,6 +98,11 @@ def test_directories() -> None:
     assert isinstance(assign(directory(11), broker=2), Refusal)
     assert assign(directory(66)) == [ErrorCode.NONE]
     assert (cluster.partition().leader, cluster.partition().isr) == (2, (2,)), "a directory that is not in order"
+    now = cluster.partition().partition_epoch
+    assert assign(directory(11), partition_epoch=now - 1) == [ErrorCode.INVALID_UPDATE_VERSION]
+    assert cluster.partition().directory_of(1) == directory(66), "what came late says nothing"
+    assert assign(directory(11), partition_epoch=now) == [ErrorCode.NONE]
+    assert cluster.partition().directory_of(1) == directory(11)
 
 
 def test_producer_ids_are_for_the_registered_incarnation() -> None:

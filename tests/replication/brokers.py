@@ -212,7 +212,7 @@ class Brokers(Cluster):
 
     def assign_directories(self, request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
         replicas = [
-            AssignedReplica(entry.id, topic.topic_id, row.partition_index)
+            AssignedReplica(entry.id, topic.topic_id, row.partition_index, row.partition_epoch)
             for entry in request.directories
             for topic in entry.topics
             for row in topic.partitions
@@ -222,8 +222,14 @@ class Brokers(Cluster):
                 view.image, request.broker_id, request.broker_epoch, replicas, self.settings
             )
         )
-        code = answers.code if isinstance(answers, Refusal) else ErrorCode.NONE
-        return AssignReplicasToDirsResponse(error_code=code)
+        if isinstance(answers, Refusal):
+            return AssignReplicasToDirsResponse(error_code=answers.code)
+        kind = AssignReplicasToDirsResponse
+        rows = [
+            kind.DirectoryData(where, [kind.TopicData(topic_id, [kind.PartitionData(index, code)])])
+            for (where, topic_id, index, _), code in zip(replicas, answers, strict=True)
+        ]
+        return kind(directories=rows)
 
     def create(self, topic: str = "a", replicas: tuple[int, ...] = (1, 2, 3), **configs: str) -> None:
         """One partition on these brokers; the first leads."""

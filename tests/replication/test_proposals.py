@@ -1,12 +1,13 @@
-"""Changes of the in-sync set whose requests are lost, late or sent again."""
+"""What brokers tell the controller of their replicas, in requests that are lost, late or sent again."""
 
 import asyncio
 from typing import Any
 
 from penstock.broker.controller_channel import ControllerUnavailable
+from penstock.broker.replica_repair import DAMAGED
 from penstock.replication.partition import Partition
 from tests.replication.brokers import Brokers, running
-from tests.replication.test_brokers import run
+from tests.replication.test_brokers import all_alike, run
 
 
 async def leave_behind(cluster: Brokers, flush_mode: str = "ack") -> Partition:
@@ -96,5 +97,51 @@ def test_a_late_copy_of_a_refused_proposal_is_refused() -> None:
             cluster.deaf.clear()
             cluster.publish()
             await cluster.until_in_sync(1, 2, 3)
+
+    run(story)
+
+
+def test_a_late_word_of_a_whole_replica_does_not_make_a_damaged_one_whole() -> None:
+    """Broker 2 was repaired and said so twice; its log is damaged again, and cut, when the other copy arrives."""
+
+    async def story() -> None:
+        async with running(2) as cluster:
+            cluster.create(replicas=(1, 2), min_insync_replicas="2")
+            for number in range(3):
+                await cluster.produce(f"value {number}")
+            await all_alike(cluster, 1, 2)
+            broker, topic = cluster.brokers[2], cluster.image.topic("a")
+            assert topic is not None
+            channel: Any = broker.channel
+            send, said = channel.send, []
+
+            async def note(request: Any, *args: Any, **named: Any) -> Any:
+                said.append(request)
+                return await send(request, *args, **named)
+
+            channel.send = note
+            broker.replicas.repairs.damaged(topic, 0, 1, "a test says so")
+            await cluster.until_in_sync(1, 2)
+            await cluster.until(lambda: broker.replicas.repairs.repaired == 1)
+            (home,) = [request for request in said if request.directories[0].id != DAMAGED]
+            peers: Any = broker.peers
+            fetch, hold = peers.request_frame, asyncio.Event()
+
+            async def hold_back(*args: Any, **named: Any) -> Any:
+                await hold.wait()
+                return await fetch(*args, **named)
+
+            peers.request_frame = hold_back
+            broker.replicas.repairs.damaged(topic, 0, 1, "a test says so again")
+            await cluster.until(lambda: cluster.replica(2).log.end_offset == 1)
+            assert cluster.partition().eligible_leader_replicas == (2,)
+            cluster.assign_directories(home)
+            await cluster.stop(1)
+            cluster.fence(1)
+            assert cluster.partition().leader == -1, "P2: broker 2 lacks what was acknowledged"
+            hold.set()
+            await cluster.start(1)
+            await cluster.until_in_sync(1, 2)
+            await all_alike(cluster, 1, 2)
 
     run(story)

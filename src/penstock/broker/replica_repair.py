@@ -218,19 +218,32 @@ class ReplicaRepairs:
         return told.end_offset if not told.error_code and told.end_offset >= 0 else None
 
     async def _say_directory(self, key: Key, directory_id: bytes) -> bool:
-        """Tells the controller where this replica is; False when the partition is gone."""
-        kind = AssignReplicasToDirsRequest
-        topics = [kind.TopicData(key[0], [kind.PartitionData(key[1])])]
-        while True:
-            request = kind(self._broker.node_id, self._broker.epoch, [kind.DirectoryData(directory_id, topics)])
+        """Tells the controller where this replica is; False when the partition is gone. It is said at a partition
+        epoch, so that no copy of it is taken when something else was said since."""
+        broker, kind = self._broker, AssignReplicasToDirsRequest
+        while (own := self._own(broker.image, key)) is not None:
+            epoch = own[1].partition_epoch
+            topics = [kind.TopicData(key[0], [kind.PartitionData(key[1], epoch)])]
+            request = kind(broker.node_id, broker.epoch, [kind.DirectoryData(directory_id, topics)])
             try:
-                answer = await self._broker.channel.send(request, AssignReplicasToDirsResponse, _TIMEOUT_MS)
+                answer = await broker.channel.send(request, AssignReplicasToDirsResponse, _TIMEOUT_MS)
             except ControllerUnavailable:
                 continue
-            if not answer.error_code:
-                codes = {row.error_code for d in answer.directories for t in d.topics for row in t.partitions}
+            codes = {row.error_code for d in answer.directories for t in d.topics for row in t.partitions}
+            if answer.error_code:
+                await asyncio.sleep(_RETRY_S)
+            elif ErrorCode.INVALID_UPDATE_VERSION in codes:
+                await self._until_epoch_moves(key, epoch)
+            else:
                 return codes <= {ErrorCode.NONE}
-            await asyncio.sleep(_RETRY_S)
+        return False
+
+    async def _until_epoch_moves(self, key: Key, epoch: int) -> None:
+        def has_moved(image: MetadataImage) -> bool:
+            own = self._own(image, key)
+            return own is None or own[1].partition_epoch != epoch
+
+        await self._broker.image_watch.until(has_moved)
 
 
 def first_damage(partition_log: PartitionLog, offset: int) -> int | None:

@@ -1,4 +1,8 @@
-"""AssignReplicasToDirs: a broker tells in which of its directories a replica really is (KIP-858)."""
+"""AssignReplicasToDirs: a broker tells in which of its directories a replica really is (KIP-858).
+
+What it says counts at the partition epoch at which it says so: a request that comes late, behind newer word of the
+same replica, changes nothing.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,6 +23,7 @@ class AssignedReplica(NamedTuple):
     directory: bytes
     topic_id: bytes
     partition: int
+    partition_epoch: int = -1  # at which the broker says so; -1: at any
 
 
 def decide_assign_replicas_to_dirs(
@@ -42,6 +47,9 @@ def decide_assign_replicas_to_dirs(
         topic, state = found
         if broker_id not in state.replicas:
             answers.append(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            continue
+        if replica.partition_epoch not in (-1, state.partition_epoch):
+            answers.append(ErrorCode.INVALID_UPDATE_VERSION)
             continue
         change = change_of(topic, state, candidates, rules)
         change.directories = _with_directory(state, broker_id, replica.directory)

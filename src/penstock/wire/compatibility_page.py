@@ -58,8 +58,9 @@ Kafka's own console tools. What they need of a broker beyond single APIs:
   everything was restarted uncleanly, so that ISR and ELR are empty (only outside `flush.mode=ack`), the last known
   leader leads again once it is back, unless its disk is gone. It is counted
   (`penstock_cluster_unclean_elections_total`, `penstock cluster describe`); no other replica is ever elected unasked.
-- Two tagged fields (10000) are Penstock's own, and others skip them: in Fetch, of a follower whose disk is full; in
-  answers to DescribeCluster, how many unclean elections there were.
+- Three tagged fields (10000) are Penstock's own, and others skip them: in Fetch, of a follower whose disk is full; in
+  AssignReplicasToDirs, at which partition epoch a broker says so; in answers to DescribeCluster, how many unclean
+  elections there were.
 - A partition's directory and files appear with its first record.
 - Index files are written as they grow, not preallocated.
 """

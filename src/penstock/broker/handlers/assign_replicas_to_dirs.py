@@ -22,7 +22,7 @@ async def handle(
     if not broker.gate.allows_cluster(context, Operation.CLUSTER_ACTION):
         return AssignReplicasToDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     replicas = [
-        AssignedReplica(directory.id, topic.topic_id, partition.partition_index)
+        AssignedReplica(directory.id, topic.topic_id, partition.partition_index, partition.partition_epoch)
         for directory in request.directories
         for topic in directory.topics
         for partition in topic.partitions

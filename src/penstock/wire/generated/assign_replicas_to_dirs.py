@@ -10,11 +10,15 @@ from penstock.wire.primitives import (
     ENCODE_FAULTS,
     malformed,
     read_compact_count,
+    read_uvarint,
     skip_tagged_fields,
     truncated,
     unencodable,
     unsupported_version,
     write_compact_count,
+    write_tagged_field,
+    write_uvarint,
+    wrong_tag_size,
 )
 from penstock.wire.struct import ApiMessage, Struct, UNSET
 
@@ -70,13 +74,15 @@ class AssignReplicasToDirsRequest(ApiMessage):
             self.partitions = [] if partitions is UNSET else partitions
 
     class PartitionData(Struct):
-        __slots__ = ("partition_index",)
+        __slots__ = ("partition_index", "partition_epoch",)
 
         def __init__(
             self,
             partition_index: int = 0,
+            partition_epoch: int = -1,
         ) -> None:
             self.partition_index = partition_index
+            self.partition_epoch = partition_epoch
 
     @staticmethod
     def decode(buf: Buffer, pos: int, version: int) -> tuple[AssignReplicasToDirsRequest, int]:
@@ -156,10 +162,21 @@ def _decode_assign_replicas_to_dirs_request_partition_data_flexible(buf: memoryv
     msg = new(_AssignReplicasToDirsRequestPartitionData)
     (msg.partition_index,) = unpack_i(buf, pos)
     pos += 4
-    if buf[pos]:
-        pos = skip_tagged_fields(buf, pos)
-    else:
-        pos += 1
+    msg.partition_epoch = -1
+    if not buf[pos]:
+        return msg, pos + 1
+    tags, pos = read_uvarint(buf, pos)
+    for _ in range(tags):
+        tag, pos = read_uvarint(buf, pos)
+        size, pos = read_uvarint(buf, pos)
+        end = pos + size
+        if tag == 10000:
+            (msg.partition_epoch,) = unpack_i(buf, pos)
+            pos += 4
+        else:
+            pos = end
+        if pos != end:
+            raise wrong_tag_size(tag)
     return msg, pos
 
 
@@ -198,7 +215,15 @@ def _encode_assign_replicas_to_dirs_request_topic_data_flexible(msg: _AssignRepl
 
 def _encode_assign_replicas_to_dirs_request_partition_data_flexible(msg: _AssignReplicasToDirsRequestPartitionData, version: int, out: bytearray) -> None:
     out += pack_i(msg.partition_index)
-    out.append(0)
+    tags = 0
+    tagged = bytearray()
+    if msg.partition_epoch != -1:
+        value = bytearray()
+        value += pack_i(msg.partition_epoch)
+        write_tagged_field(tagged, 10000, value)
+        tags += 1
+    write_uvarint(out, tags)
+    out += tagged
 
 
 class AssignReplicasToDirsResponse(ApiMessage):
