@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.controller_channel import ControllerChannel, ControllerUnavailable, says_not_controller
+from penstock.broker.controller_channel import (
+    ControllerChannel,
+    ControllerUnavailable,
+    NobodyWaits,
+    says_not_controller,
+)
 from penstock.broker.metadata_driver import NotController
 from penstock.broker.peers import Address, PeerUnreachable
 from penstock.model.errors import ErrorCode
@@ -86,3 +91,23 @@ def test_not_controller_is_found_wherever_it_stands() -> None:
     assert not says_not_controller(DONE)
     assert not says_not_controller(CreateTopicsResponse(topics=[topic(name="a")]))
     assert says_not_controller(CreateTopicsResponse(topics=[topic(name="a"), topic(error_code=41)]))
+
+
+@pytest.mark.parametrize("is_active", [False, True])
+def test_what_nobody_waits_for_is_not_asked_again(is_active: bool) -> None:
+    waits = True
+
+    async def hang_up() -> Any:
+        nonlocal waits
+        waits = False
+        return ELSEWHERE
+
+    async def ask(address: Address, _: float) -> Any:
+        return await quorum.request(address)
+
+    quorum = Quorum(hang_up, says(DONE))
+    quorum.is_active = is_active
+    channel = ControllerChannel(quorum, quorum, quorum.handle_locally)  # type: ignore[arg-type]
+    with pytest.raises(NobodyWaits):
+        asyncio.run(channel.run(lambda: quorum.handle_locally(DONE), ask, says_not_controller, 5_000, lambda: waits))
+    assert len(quorum.asked) == 1

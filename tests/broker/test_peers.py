@@ -186,3 +186,18 @@ def test_nothing_is_asked_after_the_stop() -> None:
             await ask(peers, address)
 
     with_node(body)
+
+
+def test_what_nobody_waits_for_is_not_sent_when_the_way_is_free_again() -> None:
+    async def body(node: Node, address: tuple[str, int], peers: Peers) -> None:
+        waits = True
+        peers.is_cut_off = lambda _: waits
+        task = asyncio.create_task(
+            peers.request(address, MetadataRequest(), MetadataResponse, 5_000, is_awaited=lambda: waits)
+        )
+        await asyncio.sleep(0)
+        waits = False
+        with pytest.raises(PeerUnreachable, match="nobody waits"):
+            await task
+
+    with_node(body)

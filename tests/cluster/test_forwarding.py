@@ -1,5 +1,6 @@
 """Whatever changes the cluster may be asked of any broker: the active controller does it."""
 
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from penstock.wire.generated.list_partition_reassignments import ListPartitionRe
 from penstock.wire.generated.remove_raft_voter import RemoveRaftVoterRequest
 from penstock.wire.generated.unregister_broker import UnregisterBrokerRequest
 from penstock.wire.generated.update_features import UpdateFeaturesRequest
+from penstock.wire.header import encode_request_header
 from penstock.wire.served import SERVED
 from penstock.wire.struct import ApiMessage, Struct
 
@@ -185,3 +187,26 @@ def test_feature_levels_that_change_are_told_by_every_broker(cluster: Cluster, v
     everybody_tells(DEFAULT_LEVELS)
     for node_id in cluster.brokers:
         assert told_by(cluster, node_id).finalized_features_epoch > epochs[node_id]
+
+
+def test_what_a_cut_off_broker_holds_is_dropped_when_its_client_hangs_up(cluster: Cluster) -> None:
+    """The client asks elsewhere and makes a topic of that name anew: a deletion that comes late must not meet it."""
+    topic = cluster.create_topic(cluster.unused_topic_name(), replication_factor=3)
+    active = cluster.wait_for(lambda: cluster.controller_id, "no controller")
+    held_by = next(node_id for node_id in cluster.running if node_id != active)
+    router = cluster.brokers[held_by].node.broker.router
+    deletions = router.requests.get(ApiKey.DELETE_TOPICS, 0)
+    out = bytearray(4)
+    encode_request_header(ApiKey.DELETE_TOPICS, 6, 1, "test", out)
+    row = DeleteTopicsRequest.DeleteTopicState
+    DeleteTopicsRequest([row(topic)], timeout_ms=20_000).encode(6, out)
+    out[:4] = (len(out) - 4).to_bytes(4, "big")
+    cluster.isolate(held_by)
+    try:
+        with socket.create_connection(("127.0.0.1", cluster.brokers[held_by].port)) as client:
+            client.sendall(out)
+            cluster.wait_for(lambda: router.requests.get(ApiKey.DELETE_TOPICS, 0) > deletions, "not received")
+    finally:
+        cluster.heal()
+    cluster.wait_for(lambda: not router._tasks, "the request is still held")
+    assert cluster.image().topic(topic) is not None

@@ -28,6 +28,10 @@ class ControllerUnavailable(Exception):
     """No active controller answered in time; the request may or may not have been done."""
 
 
+class NobodyWaits(Exception):
+    """Whoever made the request has gone: it is not sent any more. What was sent before may or may not be done."""
+
+
 class LeaderView(Protocol):
     """What the channel needs to know of the quorum."""
 
@@ -67,14 +71,17 @@ class ControllerChannel:
         there: Callable[[Address, float], Awaitable[T]],
         is_elsewhere: Callable[[T], bool],
         timeout_ms: float,
+        is_awaited: Callable[[], bool] = lambda: True,
     ) -> T:
         """Calls `here` while this node is the active controller, `there` while another is, until one is not told
-        that it came to the wrong place (`is_elsewhere`)."""
+        that it came to the wrong place (`is_elsewhere`). `NobodyWaits` when the answer is not awaited any more."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         pause_s = _FIRST_PAUSE_S
         why = "there is none"
         while True:
+            if not is_awaited():
+                raise NobodyWaits
             try:
                 if self._leader.is_active:
                     answer = await here()

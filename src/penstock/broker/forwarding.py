@@ -2,10 +2,14 @@
 
 KIP-590: the envelope carries the request as the client sent it, and who the client is. Any broker can be asked for
 anything; clients need not find the controller.
+
+Hard rule: what waits for a controller goes nowhere once its client has hung up. The client has asked another broker
+since, and what it asked for twice would meet what it did in between: a topic made again under the same name.
 """
 
 import logging
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.context import RequestContext
@@ -55,41 +59,51 @@ class Forwarding:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
 
-    async def answer(self, context: RequestContext, request: ApiMessage) -> Buffer:
-        """The answer's frame. Without a controller in time, what this node's own handler says, which is no."""
+    async def answer(self, context: RequestContext, request: ApiMessage, is_awaited: Callable[[], bool]) -> Buffer:
+        """The answer's frame. Without a controller in time, what this node's own handler says, which is no.
+
+        `is_awaited`: whether the client is still there; the channel raises `NobodyWaits` when it is not.
+        """
         broker = self._broker
         for_this_node, for_the_controller = _split(request)
         if for_the_controller is None:
             return encode_response_frame(context, await broker.router.handle(context, for_this_node))
         if for_this_node is not None:
-            return await self._answer_both(context, for_this_node, for_the_controller)
+            return await self._answer_both(context, for_this_node, for_the_controller, is_awaited)
 
         async def here() -> Buffer | None:
             response = await broker.router.handle(context, request)
             return None if says_not_controller(response) else encode_response_frame(context, response)
 
         async def there(address: Address, left_ms: float) -> Buffer | None:
-            return await self._forward(address, context, request, left_ms)
+            return await self._forward(address, context, request, left_ms, is_awaited)
 
         timeout_ms = self._timeout_ms(request)
         try:
-            frame = await broker.channel.run(here, there, lambda answer: answer is None, timeout_ms)
+            frame = await broker.channel.run(here, there, lambda answer: answer is None, timeout_ms, is_awaited)
             assert frame is not None
             return frame
         except ControllerUnavailable as error:
             log.warning("a request of %s was not forwarded: %s", context.client_host, error)
             return encode_response_frame(context, await broker.router.handle(context, request))
 
-    async def _answer_both(self, context: RequestContext, own: ApiMessage, other: ApiMessage) -> Buffer:
+    async def _answer_both(
+        self, context: RequestContext, own: ApiMessage, other: ApiMessage, is_awaited: Callable[[], bool]
+    ) -> Buffer:
         """Two answers as one; both are lists of responses."""
-        frame = memoryview(await self.answer(context, other))[4:]
+        frame = memoryview(await self.answer(context, other, is_awaited))[4:]
         _, position = decode_response_header(frame, context.api_key, context.api_version)
         response: Any = API_TABLE[context.api_key].response_class().decode(frame, position, context.api_version)[0]
         response.responses += (await self._broker.router.handle(context, own)).responses
         return encode_response_frame(context, response)
 
     async def _forward(
-        self, address: Address, context: RequestContext, request: ApiMessage, left_ms: float
+        self,
+        address: Address,
+        context: RequestContext,
+        request: ApiMessage,
+        left_ms: float,
+        is_awaited: Callable[[], bool],
     ) -> Buffer | None:
         """The frame that the controller made, or None when it says that it is not the controller."""
         from penstock.wire.generated.envelope import EnvelopeRequest, EnvelopeResponse  # a node alone never needs it
@@ -99,7 +113,9 @@ class Forwarding:
             encode_principal(context.principal),
             encode_host(context.client_host),
         )
-        answer = await self._broker.peers.request(address, envelope, EnvelopeResponse, left_ms, channel=_CHANNEL)
+        answer = await self._broker.peers.request(
+            address, envelope, EnvelopeResponse, left_ms, channel=_CHANNEL, is_awaited=is_awaited
+        )
         if answer.error_code == ErrorCode.NOT_CONTROLLER:
             return None
         if answer.error_code != ErrorCode.NONE or answer.response_data is None:

@@ -74,11 +74,15 @@ class Peers:
         *,
         channel: str = "",
         max_version: int | None = None,
+        is_awaited: Callable[[], bool] | None = None,
     ) -> R:
-        """The decoded answer; raises `PeerUnreachable`. Connecting counts against the timeout."""
+        """The decoded answer; raises `PeerUnreachable`. Connecting counts against the timeout; if the answer
+        `is_awaited` no more once there is a connection, nothing is sent."""
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         try:
             requester = await self._connected(address, channel, deadline)
+            if is_awaited is not None and not is_awaited():
+                raise RequestFailed("not sent: nobody waits for the answer any more")
             return await requester.send(request, response_type, _left_ms(deadline), max_version=max_version)
         except RequestFailed as error:
             raise PeerUnreachable(str(error), refused=error.refused) from None

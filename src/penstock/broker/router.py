@@ -11,10 +11,12 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.context import RequestContext
+from penstock.broker.controller_channel import NobodyWaits
 from penstock.broker.forwarding import FORWARDED_APIS, Forwarding
 from penstock.broker.frames import encode_response_frame
 from penstock.net.connection import Connection, Reply
@@ -255,7 +257,8 @@ class Router:
 
     async def _run(self, connection: Connection, reply: Reply, context: RequestContext, request: Any) -> None:
         if context.api_key in FORWARDED_APIS and connection.tag.served is SERVED_VERSIONS:
-            reply.send([await self._forwarding.answer(context, request)])
+            with suppress(NobodyWaits):
+                reply.send([await self._forwarding.answer(context, request, lambda: not connection.closed)])
             return
         if context.api_key == _BROKER_HEARTBEAT:
             connection.tag.heartbeat_of = (request.broker_id, request.broker_epoch)
