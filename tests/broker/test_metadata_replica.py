@@ -1,4 +1,4 @@
-"""A follower's copy of the metadata on a disk that fills up: log and image stay one."""
+"""A follower's copy of the metadata: log and image stay one, on a disk that fills up and however batches arrive."""
 
 import asyncio
 
@@ -13,15 +13,20 @@ from penstock.model.errors import Refusal
 from penstock.model.ports import SystemClock
 from penstock.records.builder import build_batch
 from penstock.sim.disk import CrashingDisk
+from penstock.sim.image_law import check_images_agree
 from penstock.wire.generated.records_metadata import TopicRecord
 from penstock.wire.records import encode_metadata_record
 from tests.broker.metadata_nodes import InlineExecutor
 
 
-def topic_batch(offset: int) -> bytes:
+def topic_batch(offset: int, timestamp_ms: int = 1) -> bytes:
     record = TopicRecord(f"topic-{offset}", bytes([offset + 1]) * 16)
     value = encode_metadata_record(record, record_version(record))
-    return bytes(build_batch([(None, value)], timestamp_ms=1, base_offset=offset, leader_epoch=1))
+    return bytes(build_batch([(None, value)], timestamp_ms=timestamp_ms, base_offset=offset, leader_epoch=1))
+
+
+def store_on(disk: CrashingDisk) -> MetadataStore:
+    return MetadataStore(disk, SystemClock(), "/data", BrokerSettings.from_mapping({}))
 
 
 @pytest.mark.parametrize("segment_bytes", [150, 250, 400])
@@ -29,7 +34,7 @@ def topic_batch(offset: int) -> bytes:
 def test_the_image_has_what_the_log_has(room: int, segment_bytes: int) -> None:
     async def live() -> None:
         disk = CrashingDisk()
-        store = MetadataStore(disk, SystemClock(), "/data", BrokerSettings.from_mapping({}))
+        store = store_on(disk)
         store.log.config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=0)
         replica = MetadataReplica(store, InlineExecutor())
         await replica.load()
@@ -43,5 +48,26 @@ def test_the_image_has_what_the_log_has(room: int, segment_bytes: int) -> None:
         assert [replica.pending.topic(f"topic-{number}") is None for number in range(4)] == [False] * 4
         store.log.flush()
         assert replica.log.synced_end_offset == replica.pending.end_offset == 4
+
+    asyncio.run(live())
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 1), (1, 2), (3,)])
+def test_the_image_is_the_same_however_batches_arrive(sizes: tuple[int, ...]) -> None:
+    """The clock of a leader may go back."""
+
+    async def live() -> None:
+        disk = CrashingDisk()
+        replica = MetadataReplica(store_on(disk), InlineExecutor())
+        await replica.load()
+        batches = [topic_batch(offset, timestamp_ms) for offset, timestamp_ms in enumerate((10, 30, 20))]
+        for size in sizes:
+            assert await replica.replicate(b"".join(batches[:size]), 1) == []
+            del batches[:size]
+        replica.log.flush()
+        loaded = MetadataReplica(store_on(disk), InlineExecutor())
+        await loaded.load()
+        assert replica.pending.timestamp_ms == loaded.pending.timestamp_ms == 20
+        check_images_agree([replica.pending, loaded.pending])
 
     asyncio.run(live())

@@ -21,10 +21,10 @@ RECORDS_PER_TURN = 1_000
 
 
 async def replay_in_turns(batches: Buffer, delta: MetadataDelta) -> int:
-    """Answers the largest timestamp. In turns, so that a large change does not keep the loop."""
-    timestamp_ms = count = 0
+    """Answers the timestamp of the last batch. In turns, so that a large change does not keep the loop."""
+    timestamp_ms, count = -1, 0
     for pos, header in iter_headers(batches):
-        timestamp_ms = max(timestamp_ms, header.max_timestamp)
+        timestamp_ms = header.max_timestamp
         for record in read_records(batches, pos) if not header.is_control else ():
             delta.replay_encoded(record.value or b"", record.offset)
             count += 1

@@ -325,21 +325,21 @@ class MetadataStore:
             content = log.read_bytes(offset, _READ_BYTES)
             if not isinstance(content, bytes) or not content:
                 raise MetadataUnreadable(f"the metadata log cannot be read at offset {offset}")
-            timestamp_ms = max(timestamp_ms, replay_batches(content, offset, delta))
+            timestamp_ms = replay_batches(content, offset, delta)
             voters += voters_in(content)
             offset = next_offset(content)
         return timestamp_ms
 
 
 def replay_batches(content: Buffer, offset: int, delta: MetadataDelta) -> int:
-    """Replays the records from `offset` on; answers the largest timestamp."""
+    """Replays the records from `offset` on; answers the timestamp of the last batch."""
     timestamp_ms = -1
     for pos, header in iter_headers(content):
         if header.next_offset > offset and not header.is_control:
             for record in read_records(content, pos):
                 if record.offset >= offset:
                     delta.replay_encoded(record.value or b"", record.offset)
-        timestamp_ms = max(timestamp_ms, header.max_timestamp)
+        timestamp_ms = header.max_timestamp
     return timestamp_ms
 
 

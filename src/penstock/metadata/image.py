@@ -99,7 +99,7 @@ class MetadataImage(NamedTuple):
 
     end_offset: int = 0
     epoch: int = 0
-    timestamp_ms: int = -1
+    timestamp_ms: int = -1  # of the last batch
     features: Mapping[str, int] = MappingProxyType({})
     brokers: Mapping[int, BrokerImage] = MappingProxyType({})
     topics: ShardMap[str, TopicImage] = ShardMap()  # by name
