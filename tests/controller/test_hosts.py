@@ -89,7 +89,7 @@ def test_a_rack_holds_one_replica_while_others_are_free(
     join(cluster, None, joining, f"rack{joined}")
     balance(cluster)
     balanced = racks_held(cluster)
-    assert all(now >= before for now, before in zip(balanced, created, strict=True)), "balance crowds nobody"
+    assert set(balanced) == {min(factor, len({broker.rack for broker in cluster.image.brokers.values()}))}
     leaving = min(leaving, sum(racks))
     while moves := plan_drain(cluster.image, [leaving], 50):
         carry_out(cluster, moves)
@@ -98,6 +98,21 @@ def test_a_rack_holds_one_replica_while_others_are_free(
     left = len({broker.rack for broker in cluster.image.brokers.values() if broker.id != leaving})
     drained = racks_held(cluster)
     assert all(now >= min(before, left) for now, before in zip(drained, balanced, strict=True)), "nor does a drain"
+
+
+def test_a_new_rack_is_filled_with_what_belongs_apart_and_with_nothing_that_it_would_give_back() -> None:
+    cluster = Cluster(0)
+    join(cluster, None, 3, "old")
+    create(cluster, NewTopic("alone", 12, 1), NewTopic("shared", 12, 3))
+    join(cluster, None, 1, "new")
+    moved = set()
+    while moves := plan_balance(cluster.image, 5):
+        assert len(moves) <= 5
+        moved |= {move.topic for move in moves}
+        carry_out(cluster, moves)
+    assert all(4 in state.replicas for state in cluster.image.topics["shared"].partitions)
+    assert loads(cluster)[0] == {1: 12, 2: 12, 3: 12, 4: 12}
+    assert moved == {"shared"}
 
 
 def test_one_host_keeps_one_copy_and_spreads_its_leaders() -> None:

@@ -3,8 +3,9 @@
 Plans only; a plan is carried out as reassignments, a bounded number at a time, and is made anew from the metadata
 when those are done. Load is counted in replicas and in preferred leaderships. Rules: replicas of a partition stay on
 different machines where there are enough, and do not crowd into fewer machines or racks than before; a move is made
-only if it parts replicas that share a machine or brings two brokers closer, so a balanced cluster is left alone.
-Partitions on the move are not touched.
+only if it parts replicas that share a machine or a rack, or brings two brokers closer, so a balanced cluster is left
+alone. What is to be parted goes first: it may leave a rack of few brokers fuller than others, and nothing is given to
+them that they would have to give back. Partitions on the move are not touched.
 """
 
 from collections import Counter
@@ -22,20 +23,18 @@ from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import PartitionImage
 from penstock.metadata.settings import BrokerSettings
 
-_NOBODY = -1
-
 
 def plan_balance(image: MetadataImage, most: int, leaving: Collection[int] = ()) -> list[Reassignment]:
     """At most so many reassignments that even out brokers. `leaving`: brokers that shall hold nothing."""
     plan = _Plan(image, leaving)
-    moves: list[Reassignment] = []
-    for name, number, state in _settled(image):
-        if len(moves) >= most:
-            break
-        replicas = plan.better(state.replicas)
-        if replicas != state.replicas:
-            moves.append(Reassignment(name, number, replicas))
-    return moves
+    moves: dict[tuple[str, int], Reassignment] = {}
+    for better in (plan.safer, plan.evener):
+        for name, number, state in _settled(image):
+            if len(moves) >= most:
+                break
+            if (name, number) not in moves and (replicas := better(state.replicas)) != state.replicas:
+                moves[name, number] = Reassignment(name, number, replicas)
+    return list(moves.values())
 
 
 def plan_drain(image: MetadataImage, broker_ids: Collection[int], most: int) -> list[Reassignment]:
@@ -85,6 +84,7 @@ class _Plan:
         self._places = {place.broker_id: place for place in places_of(image) if place.broker_id not in leaving}
         self._all_places = {b.id: Place(b.id, b.machine, b.rack) for b in image.brokers.values()}
         self._hosts = len({place.host for place in self._places.values()})
+        self._racks = len({place.rack for place in self._places.values()})
         self._leaving = leaving
         self._replicas: Counter[int] = Counter()
         self._leaders: Counter[int] = Counter()
@@ -93,14 +93,16 @@ class _Plan:
                 self._replicas.update([r for r in state.replicas if r not in state.removing_replicas])
                 self._leaders[state.replicas[0]] += 1
 
-    def better(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
-        """Where these replicas should be: at most one moves, and the order may change."""
+    def safer(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
+        """Where these replicas should be, whatever brokers bear: at most one moves, and the order may change."""
         moved = self.without_leaving(replicas)
         if moved == replicas:
             moved = self._part(replicas)
-        if moved == replicas:
-            moved = self._level(replicas)
-        return self._lead(moved)
+        return self._lead(moved) if moved != replicas else replicas
+
+    def evener(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
+        """Where these replicas should be so that brokers bear alike: at most one moves, and the order may change."""
+        return self._lead(self._level(replicas))
 
     def without_leaving(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
         for leaving in [replica for replica in replicas if replica in self._leaving]:
@@ -110,16 +112,19 @@ class _Plan:
         return replicas
 
     def _part(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
-        """Moves one of two replicas that share a machine to one that has none."""
-        hosts = Counter(place.host for place in self._others(replicas, _NOBODY))
-        if len(hosts) == len(replicas):
+        """Moves one of two replicas that share a machine, or a rack, to where fewer share it."""
+        known = [self._all_places[replica] for replica in replicas if replica in self._all_places]
+        hosts, racks = {place.host for place in known}, {place.rack for place in known}
+        most = len(replicas)
+        if len(hosts) >= min(most, self._hosts) and len(racks) >= min(most, self._racks):
             return replicas
-        options = [place for place in self._places.values() if place.host not in hosts]
-        crowded = [r for r in replicas if r in self._all_places and hosts[self._all_places[r].host] > 1]
-        if not options or not crowded:
-            return replicas
-        source = max(crowded, key=lambda replica: self._replicas[replica])
-        return self._moved(replicas, source, min(options, key=self._cost(replicas, source)).broker_id)
+        costs = {place: self._cost(replicas, place.broker_id) for place in known}
+        options = [place for place in self._places.values() if place.broker_id not in replicas]
+        for source in sorted(known, key=lambda place: costs[place](place)[:3], reverse=True):
+            target = min(options, key=costs[source], default=source)
+            if costs[source](target)[:2] < costs[source](source)[:2]:
+                return self._moved(replicas, source.broker_id, target.broker_id)
+        return replicas
 
     def _level(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
         """Moves the replica of the fullest broker to the emptiest that may take it, if that evens them out."""
