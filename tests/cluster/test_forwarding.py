@@ -26,6 +26,7 @@ from penstock.wire.generated.incremental_alter_configs import IncrementalAlterCo
 from penstock.wire.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
 from penstock.wire.generated.remove_raft_voter import RemoveRaftVoterRequest
 from penstock.wire.generated.unregister_broker import UnregisterBrokerRequest
+from penstock.wire.generated.unregister_controller import UnregisterControllerRequest
 from penstock.wire.generated.update_features import UpdateFeaturesRequest
 from penstock.wire.header import encode_request_header
 from penstock.wire.served import SERVED
@@ -94,6 +95,7 @@ def wishes(topic: str, order: tuple[int, ...]) -> dict[int, Wish]:
             ErrorCode.FEATURE_UPDATE_FAILED,
         ),
         ApiKey.UNREGISTER_BROKER: Wish(UnregisterBrokerRequest(99), ErrorCode.BROKER_ID_NOT_REGISTERED),
+        ApiKey.UNREGISTER_CONTROLLER: Wish(UnregisterControllerRequest(99), ErrorCode.BROKER_ID_NOT_REGISTERED),
         ApiKey.DESCRIBE_QUORUM: Wish(quorum([quorum.TopicData("__cluster_metadata", [quorum.PartitionData(0)])])),
         ApiKey.ADD_RAFT_VOTER: Wish(
             AddRaftVoterRequest("another cluster", 10_000, 99), ErrorCode.INCONSISTENT_CLUSTER_ID

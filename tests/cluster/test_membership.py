@@ -149,6 +149,7 @@ def test_a_broker_that_votes_is_removed_with_its_vote(cluster: Cluster) -> None:
     left = {1, 2, 3} - {gone}
     assert set(voters(cluster)) == left
     assert {row["id"] for row in described(cluster)["brokers"]} == left
+    assert set(cluster.image().controllers) == left, "its feature levels do not count any more"
     writer.write(60)
     assert not writer.failures
     refused = command(cluster, "remove", str(gone))
@@ -157,6 +158,7 @@ def test_a_broker_that_votes_is_removed_with_its_vote(cluster: Cluster) -> None:
     # Started again with itself in its list, it is a member like any that joins, and votes.
     cluster.start()
     eventually(lambda: set(voters(cluster)) == {1, 2, 3}, 30, interval=0.3)
+    cluster.wait_for(lambda: set(cluster.image().controllers) == {1, 2, 3}, "it is not registered as controller")
     assert sorted(read_all(cluster.bootstrap, topic, 120)) == sorted(writer.acknowledged)
 
 

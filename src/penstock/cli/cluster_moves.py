@@ -140,6 +140,7 @@ async def remove(bootstrap: str, broker_id: int, force: bool) -> None:
                 hint=f"move them with `penstock cluster drain {broker_id}` first, or use --force",
             )
         await _remove_voter(client, broker_id)
+        await client.unregister_controller(broker_id)  # else it has a say in feature levels for ever
         await client.unregister_broker(broker_id)
     talk(f"broker {broker_id} is removed")
 

@@ -179,6 +179,7 @@ class Admin(_Twin[AsyncAdmin]):
     elect_leaders = _blocking(AsyncAdmin.elect_leaders)
     describe_quorum = _blocking(AsyncAdmin.describe_quorum)
     unregister_broker = _blocking(AsyncAdmin.unregister_broker)
+    unregister_controller = _blocking(AsyncAdmin.unregister_controller)
     remove_voter = _blocking(AsyncAdmin.remove_voter)
     describe_log_dirs = _blocking(AsyncAdmin.describe_log_dirs)
 

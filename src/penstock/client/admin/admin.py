@@ -295,6 +295,11 @@ class Admin:
         """Takes a broker that is stopped, and holds no replicas, out of the cluster."""
         await _members.unregister_broker(self._cluster, broker_id, self._timeout_ms)
 
+    async def unregister_controller(self, controller_id: int) -> bool:
+        """Forgets where a node listened as controller, and which feature levels it knew. Answers whether it was
+        registered. One that runs registers again when it is started the next time."""
+        return await _members.unregister_controller(self._cluster, controller_id, self._timeout_ms)
+
     async def remove_voter(self, node_id: int, directory_id: str) -> None:
         """Takes a voter, as `describe_quorum` names it, out of the metadata quorum. One that runs and lists itself in
         `controller.quorum.voters` joins again."""

@@ -22,6 +22,7 @@ from penstock.wire.generated.list_partition_reassignments import (
 )
 from penstock.wire.generated.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from penstock.wire.generated.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from penstock.wire.generated.unregister_controller import UnregisterControllerRequest, UnregisterControllerResponse
 
 _PREFERRED, _UNCLEAN = 0, 1
 
@@ -109,6 +110,15 @@ def _replica(state: DescribeQuorumResponse.ReplicaState) -> QuorumReplica:
 async def unregister_broker(cluster: Cluster, broker_id: int, timeout_ms: int) -> None:
     response = await ask_controller(cluster, UnregisterBrokerRequest(broker_id), UnregisterBrokerResponse, timeout_ms)
     raise_for(response.error_code, response.error_message, what=f"broker {broker_id}")
+
+
+async def unregister_controller(cluster: Cluster, controller_id: int, timeout_ms: int) -> bool:
+    request = UnregisterControllerRequest(controller_id)
+    response = await ask_controller(cluster, request, UnregisterControllerResponse, timeout_ms)
+    if response.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED:
+        return False
+    raise_for(response.error_code, response.error_message, what=f"controller {controller_id}")
+    return True
 
 
 async def remove_voter(cluster: Cluster, node_id: int, directory_id: str, timeout_ms: int) -> None:
