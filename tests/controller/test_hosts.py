@@ -132,6 +132,15 @@ def test_one_host_keeps_one_copy_and_spreads_its_leaders() -> None:
     assert grow() == 0, "two hosts, two copies"
 
 
+def test_a_topic_that_grows_keeps_away_from_the_host_of_a_broker_that_is_down() -> None:
+    cluster = cluster_of([2, 1])
+    create(cluster, NewTopic("__consumer_offsets", assignments={0: (1, 3)}))
+    join(cluster, "machine2", 1)
+    cluster.fence(1)
+    assert cluster.run(lambda view: decide_grow_internal_topics(view.image, cluster.settings, 100)) == 1
+    assert cluster.partition("__consumer_offsets").replicas == (1, 3, 4)
+
+
 def test_brokers_that_say_nothing_of_their_host_are_told_apart() -> None:
     cluster = Cluster(2)
     assert failure_domains(cluster.image) == 2

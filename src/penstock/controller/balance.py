@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from penstock.controller.decision import Decision
-from penstock.controller.placement import Place, places_of
+from penstock.controller.placement import Place, place_of, places_of
 from penstock.controller.reassignment import (
     Reassignment,
     decide_alter_reassignments,
@@ -82,7 +82,7 @@ class _Plan:
 
     def __init__(self, image: MetadataImage, leaving: Collection[int]) -> None:
         self._places = {place.broker_id: place for place in places_of(image) if place.broker_id not in leaving}
-        self._all_places = {b.id: Place(b.id, b.machine, b.rack) for b in image.brokers.values()}
+        self._all_places = {broker.id: place_of(broker) for broker in image.brokers.values()}
         self._hosts = len({place.host for place in self._places.values()})
         self._racks = len({place.rack for place in self._places.values()})
         self._leaving = leaving

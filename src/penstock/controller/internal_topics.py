@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from penstock.controller.decision import Decision
-from penstock.controller.placement import Place, failure_domains, furthest, places_of
+from penstock.controller.placement import Place, failure_domains, furthest, place_of, places_of
 from penstock.controller.reassignment import Reassignment, decide_alter_reassignments, is_reassigning
 from penstock.controller.topics import MIN_ISR, automatic_min_isr
 from penstock.metadata.image import (
@@ -41,7 +41,7 @@ def decide_grow_internal_topics(image: MetadataImage, settings: BrokerSettings, 
 
 
 def _growth(image: MetadataImage, settings: BrokerSettings, places: list[Place]) -> Iterator[Reassignment]:
-    known = {place.broker_id: place for place in places}
+    known = {broker.id: place_of(broker) for broker in image.brokers.values()}  # also those that are down
     domains = failure_domains(image)
     for name, factor in _factors(settings).items():
         topic = image.topic(name)

@@ -21,11 +21,15 @@ class Place(NamedTuple):
     rack: str | None = None
 
 
+def place_of(broker: BrokerImage) -> Place:
+    return Place(broker.id, broker.machine, broker.rack)
+
+
 def places_of(image: MetadataImage) -> list[Place]:
     """Brokers that may be given new replicas, neighbours as far apart as can be."""
     racks: dict[str | None, dict[str, list[Place]]] = {}
     for broker in image.usable_brokers():
-        place = Place(broker.id, broker.machine, broker.rack)
+        place = place_of(broker)
         racks.setdefault(place.rack, {}).setdefault(place.host, []).append(place)
     return _interleaved([_interleaved(list(hosts.values())) for hosts in racks.values()])
 
