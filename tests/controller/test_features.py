@@ -1,12 +1,15 @@
 """Feature levels, controllers, and replicas that tell their directory."""
 
+from penstock.controller.brokers import decide_bootstrap
 from penstock.controller.controllers import decide_register_controller, decide_unregister_controller
 from penstock.controller.directories import AssignedReplica, decide_assign_replicas_to_dirs
 from penstock.controller.features import SAFE_DOWNGRADE, FeatureUpdate, decide_update_features
 from penstock.controller.producer_ids import decide_allocate_producer_ids
-from penstock.metadata.features import ELR_VERSION, GROUP_VERSION, METADATA_LEVEL, METADATA_VERSION
-from penstock.metadata.image import ControllerImage
+from penstock.metadata.delta import replay
+from penstock.metadata.features import DEFAULT_LEVELS, ELR_VERSION, GROUP_VERSION, METADATA_LEVEL, METADATA_VERSION
+from penstock.metadata.image import ControllerImage, MetadataImage
 from penstock.metadata.listeners import Listener
+from penstock.metadata.snapshot import image_records
 from penstock.model.errors import ErrorCode, Refusal
 from tests.controller.cluster import Cluster, directory
 from tests.controller.test_heartbeats import three
@@ -29,13 +32,25 @@ def test_levels() -> None:
     assert update(cluster, down, FeatureUpdate("nothing", 1)) == {GROUP_VERSION: 0, "nothing": failed}
     assert cluster.image.features[GROUP_VERSION] == 1, "all or nothing"
     assert update(cluster, down) == {GROUP_VERSION: 0}
-    assert GROUP_VERSION not in cluster.image.features
+    assert cluster.image.features[GROUP_VERSION] == 0
     assert update(cluster, FeatureUpdate(GROUP_VERSION, 9)) == {GROUP_VERSION: failed}
     assert update(cluster, FeatureUpdate(GROUP_VERSION, 1)) == {GROUP_VERSION: 0}
     assert update(cluster, FeatureUpdate(METADATA_VERSION, METADATA_LEVEL)) == {METADATA_VERSION: 0}
     assert update(cluster, FeatureUpdate(METADATA_VERSION, 0, SAFE_DOWNGRADE)) == {METADATA_VERSION: failed}
     assert update(cluster, FeatureUpdate(GROUP_VERSION, 1, 7)) == {GROUP_VERSION: ErrorCode.INVALID_REQUEST}
     assert update(cluster, down, down) == {GROUP_VERSION: ErrorCode.INVALID_REQUEST}
+
+
+def test_a_level_that_was_lowered_stays_so() -> None:
+    """Also when the next broker registers, and when another controller takes over from a snapshot."""
+    cluster = three()
+    lowered = {name: 0 for name in DEFAULT_LEVELS if name != METADATA_VERSION}
+    downs = [FeatureUpdate(name, 0, SAFE_DOWNGRADE) for name in lowered]
+    assert update(cluster, *downs) == lowered
+    for image in (cluster.image, replay(MetadataImage(), image_records(cluster.image))):
+        assert not list(decide_bootstrap(image).records)
+        assert image.features == {METADATA_VERSION: METADATA_LEVEL, **lowered}
+    assert isinstance(cluster.register(4, directories=(directory(40),)), int)
 
 
 def test_every_node_must_know_the_level() -> None:

@@ -91,7 +91,7 @@ def _refuse(
         )
     for name, level in image.features.items():
         low, high = next(((low, high) for known, low, high in registration.features if known == name), (0, 0))
-        if not low <= level <= high:
+        if level and not low <= level <= high:
             return Refusal(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"the cluster has {name} at level {level}; broker {registration.broker_id} knows {low} to {high}",

@@ -33,7 +33,7 @@ def decide_update_features(
     records = [
         FeatureLevelRecord(update.name, update.level)
         for update in updates
-        if image.features.get(update.name, 0) != update.level
+        if image.features.get(update.name) != update.level
     ]
     without_elr = any(update.name == ELR_VERSION and update.level == 0 for update in updates)
     return Decision(chain(records, _forgotten_elr(image) if without_elr else ()), answers)

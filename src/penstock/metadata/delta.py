@@ -117,7 +117,7 @@ class MetadataDelta:
             end_offset=end_offset,
             epoch=epoch,
             timestamp_ms=timestamp_ms if timestamp_ms >= 0 else old.timestamp_ms,
-            features=_merged(old.features, {k: v or None for k, v in self.changed_features.items()}),
+            features=_merged(old.features, self.changed_features),
             brokers=_merged(old.brokers, self.changed_brokers),
             topics=old.topics.changed(by_name),
             topics_by_id=old.topics_by_id.changed(by_id),

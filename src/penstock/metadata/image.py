@@ -100,7 +100,7 @@ class MetadataImage(NamedTuple):
     end_offset: int = 0
     epoch: int = 0
     timestamp_ms: int = -1  # of the last batch
-    features: Mapping[str, int] = MappingProxyType({})
+    features: Mapping[str, int] = MappingProxyType({})  # 0 where somebody has lowered it so far
     brokers: Mapping[int, BrokerImage] = MappingProxyType({})
     topics: ShardMap[str, TopicImage] = ShardMap()  # by name
     topics_by_id: ShardMap[bytes, TopicImage] = ShardMap()

@@ -41,6 +41,7 @@ async def handle(broker: "Broker", context: "RequestContext", request: ApiVersio
         finalized_features=[
             ApiVersionsResponse.FinalizedFeatureKey(name, level, level)
             for name, level in sorted(image.features.items())
+            if level  # 0 is told by leaving it out
         ],
     )
 
