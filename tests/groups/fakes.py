@@ -56,10 +56,11 @@ class FakePartition:
         else:
             self.waiters.append((end_offset, callback))
 
-    def commit(self) -> None:
-        self.high_watermark = self.end_offset
-        waiters, self.waiters = self.waiters, []
-        for _, callback in waiters:
+    def commit(self, end_offset: int | None = None) -> None:
+        self.high_watermark = self.end_offset if end_offset is None else end_offset
+        told = [waiter for waiter in self.waiters if waiter[0] <= self.high_watermark]
+        self.waiters = [waiter for waiter in self.waiters if waiter[0] > self.high_watermark]
+        for _, callback in told:
             callback(ErrorCode.NONE)
 
     def lose_uncommitted(self, error: ErrorCode) -> None:

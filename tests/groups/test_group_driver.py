@@ -313,6 +313,35 @@ def test_a_slow_log_is_not_waited_for_for_ever() -> None:
     run(test)
 
 
+def test_clients_that_ask_again_leave_nothing_behind_while_the_log_is_stuck() -> None:
+    async def test() -> None:
+        world = GroupWorld(offsets_commit_timeout_ms=30)
+        await join_and_sync(world)
+        world.partition.auto_commit = False
+        for offset in range(10):
+            answers = await asyncio.gather(
+                *(world.service.commit_offsets(commit_request(offset, group=f"s{n}"), 9) for n in range(10))
+            )
+            assert set(answers) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert len(world.partition.waiters) <= 1
+        # Whoever waits is answered as far as the log has come, not only at its end.
+        first = started(world.service.commit_offsets(commit_request(20, group="s"), 9))
+        await passed_over()
+        middle = world.partition.end_offset
+        second = started(world.service.commit_offsets(commit_request(21, group="s"), 9))
+        await passed_over()
+        world.partition.commit(middle)
+        assert isinstance(await first, OffsetCommitResponse)
+        assert not second.done()
+        world.partition.commit()
+        assert isinstance(await second, OffsetCommitResponse)
+        assert await fetched(world, "s9") == {("t", 0): 9}
+        assert not world.partition.waiters
+        world.service.stop()
+
+    run(test)
+
+
 def test_offsets_of_deleted_topics_go() -> None:
     async def test() -> None:
         world = GroupWorld()

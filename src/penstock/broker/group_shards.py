@@ -49,6 +49,7 @@ class LedShard:
         "_appended_end",
         "_committed_end",
         "_held",
+        "_is_watching",
         "_on_lost",
         "_partition",
         "_start_job",
@@ -78,8 +79,9 @@ class LedShard:
         self._held: deque[_Held] = deque()  # end offsets and deadlines ascend
         self._committed_end = partition.high_watermark
         self._appended_end = partition.end_offset
+        self._is_watching = False
         if self._committed_end < self._appended_end:
-            self._watch(self._appended_end)
+            self._watch()
 
     def apply(self, decision: Decision, now: Now) -> None:
         """Append, replay, go on with what was put off, answer on commit; or, when the append is refused, that."""
@@ -105,7 +107,7 @@ class LedShard:
                 decision = self.shard.refused(decision, coordinator_error(refusal.code), now)
         self.answer(decision.answers, now)
         if appended:
-            self._watch(self._appended_end)
+            self._watch()
         return decision
 
     def finish_job(self, job: Job, now: Now) -> None:
@@ -125,7 +127,7 @@ class LedShard:
                 decision = self.shard.refused(decision, coordinator_error(refusal.code), now)
         self.answer(decision.answers, now)
         if appended:
-            self._watch(self._appended_end)
+            self._watch()
 
     def write_marker(
         self,
@@ -144,7 +146,7 @@ class LedShard:
         self._appended_end = end_offset
         self.shard.replay_marker(producer_id, commit)
         self.answer([(waiter, ErrorCode.NONE)], now)
-        self._watch(end_offset)
+        self._watch()
 
     def answer(self, answers: Sequence[Answer], now: Now) -> None:
         """Gives these answers out when all that has been appended so far is committed."""
@@ -196,18 +198,25 @@ class LedShard:
         self._appended_end = result
         return None
 
-    def _watch(self, end_offset: int) -> None:
-        self._partition.when_committed(end_offset, lambda error: self._commit_told(end_offset, error))
+    def _watch(self) -> None:
+        """One watch at a time: while nothing is committed, nothing piles up but answers, which have a deadline."""
+        if not self._is_watching:
+            self._is_watching = True
+            end_offset = self._held[0].end_offset if self._held else self._appended_end
+            self._partition.when_committed(end_offset, self._commit_told)
 
-    def _commit_told(self, end_offset: int, error: ErrorCode) -> None:
+    def _commit_told(self, error: ErrorCode) -> None:
+        self._is_watching = False
         if self.closed:
             return
         if error is not ErrorCode.NONE:
             self._on_lost(error)
             return
-        self._committed_end = max(self._committed_end, end_offset)
+        self._committed_end = self._partition.high_watermark
         while self._held and self._held[0].end_offset <= self._committed_end:
             _give(self._held.popleft().answers)
+        if self._committed_end < self._appended_end:
+            self._watch()
 
 
 def _give(answers: Sequence[Answer]) -> None:
