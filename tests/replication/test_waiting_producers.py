@@ -5,9 +5,13 @@ import struct
 import threading
 from typing import Any
 
+import pytest
+
+from penstock.broker import transaction_markers
 from penstock.model.errors import ErrorCode
 from penstock.net.limits import NetLimits
 from penstock.net.server import Server
+from penstock.wire.generated.write_txn_markers import WriteTxnMarkersRequest
 from tests.conformance.raw import batch_of, encode_frame, produce_request
 from tests.replication.brokers import running
 from tests.replication.test_brokers import run
@@ -73,6 +77,34 @@ def test_those_who_waited_for_a_disk_in_vain_are_forgotten() -> None:
                 cluster.disks[1].before_sync = None
                 go_on.set()
             assert (await cluster.produce("three", acks=1)).error_code == 0
+
+    run(story)
+
+
+def test_markers_that_waited_in_vain_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator on another broker sends them again and again; each request is answered."""
+    monkeypatch.setattr(transaction_markers, "COMMIT_TIMEOUT_MS", 1)
+
+    async def story() -> None:
+        async with running(2) as cluster:
+            cluster.create(replicas=(1, 2))
+            await cluster.produce("one")
+            await cluster.stop(2)
+            topic = WriteTxnMarkersRequest.WritableTxnMarkerTopic("a", [0])
+            marker = WriteTxnMarkersRequest.WritableTxnMarker(7, 0, True, [topic])
+            waiters = cluster.leader()._commit_waiters
+
+            async def write() -> int:
+                async with asyncio.timeout(10):
+                    answer = await cluster.brokers[1].router.handle_locally(WriteTxnMarkersRequest([marker]))
+                return int(answer.markers[0].topics[0].partitions[0].error_code)
+
+            for _ in range(30):
+                assert await write() == ErrorCode.REQUEST_TIMED_OUT
+                assert not waiters
+            monkeypatch.setattr(transaction_markers, "COMMIT_TIMEOUT_MS", 10_000)
+            await cluster.start(2)
+            assert await write() == 0
 
     run(story)
 

@@ -13,8 +13,9 @@ import logging
 from collections.abc import Awaitable, Callable, Container
 from typing import NamedTuple, Protocol
 
+from penstock.broker.deadlines import Deadlines
 from penstock.broker.partitions import NOT_OPEN, PartitionTable
-from penstock.broker.transaction_shards import LedTransactions
+from penstock.broker.transaction_shards import COMMIT_TIMEOUT_MS, LedTransactions
 from penstock.metadata.image import OFFSETS_TOPIC
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ids import TopicPartition
@@ -60,6 +61,7 @@ class LocalMarkers:
         self._partitions = partitions
         self._groups = groups
         self._clock = clock
+        self._deadlines = Deadlines()
         # The event loop keeps only weak references to tasks.
         self._tasks: set[asyncio.Future[ErrorCode]] = set()
 
@@ -87,7 +89,7 @@ class LocalMarkers:
         if isinstance(written, Refusal):
             done(written.code)
         else:
-            partition.when_committed(written.end_offset, lambda error: done(_below_watermark(error)))
+            _Written(partition, written.end_offset, self._deadlines, done)
 
     async def _open_and_write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
         partition = await self._partitions.open(*where)
@@ -102,6 +104,29 @@ class LocalMarkers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
+
+
+class _Written:
+    """A marker that is not committed yet. Whoever ordered it asks again, so nothing may stay of one that came to
+    nothing; it may yet be committed, and the same marker once more does no harm."""
+
+    __slots__ = ("_deadlines", "_done", "_waiter")
+
+    def __init__(self, partition: Partition, end_offset: int, deadlines: Deadlines, done: Done) -> None:
+        self._deadlines = deadlines
+        self._done = done
+        self._waiter = partition.when_committed(end_offset, self._committed)
+        if self._waiter is not None:
+            deadlines.add(self, COMMIT_TIMEOUT_MS)
+
+    def _committed(self, error: ErrorCode) -> None:
+        self._deadlines.remove(self, COMMIT_TIMEOUT_MS)
+        self._done(_below_watermark(error))
+
+    def time_out(self) -> None:
+        if self._waiter is not None:
+            self._waiter.cancel()
+        self._done(ErrorCode.REQUEST_TIMED_OUT)
 
 
 def _below_watermark(error: ErrorCode) -> ErrorCode:
