@@ -163,6 +163,10 @@ class FakeCluster:
         assert self._connection is not None
         return self._connection
 
+    def move(self) -> None:
+        """Another broker leads from now on; what was sent to the one before stays there."""
+        self._connection = None
+
     async def call_any(self, request: Any, response_type: type, **_: Any) -> Any:
         await asyncio.sleep(0.001)
         self.broker.next_producer_id += 1

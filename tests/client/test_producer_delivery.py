@@ -152,6 +152,29 @@ def test_an_expired_batch_that_was_written_after_all_needs_no_new_epoch() -> Non
     with_producer(body, delivery_timeout_ms=2_000)
 
 
+def test_no_batch_leaves_that_would_make_the_broker_forget_an_unanswered_one() -> None:
+    """One is written by a leader that does not answer; the next one has it, and must know it when it comes again."""
+
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        await producer.send_and_wait(TOPIC, b"first")
+        leader = await cluster.connection(1)
+        leader.held = True
+        unheard = await producer.send(TOPIC, b"0")
+        await asyncio.sleep(0.1)  # virtual: until it is on its way
+        broker.produce(leader.waiting[0][0])
+        cluster.move()
+        later = []
+        for number in range(1, 10):
+            later.append(await producer.send(TOPIC, b"%d" % number))
+            await asyncio.sleep(0.1)
+        assert [future.done() for future in later[:4]] == [True] * 4
+        leader.lose()
+        assert [(await future).offset for future in (unheard, *later)] == list(range(1, 11))
+        assert broker.partitions[0].values == [b"first", *(b"%d" % number for number in range(10))]
+
+    with_producer(body)
+
+
 def test_a_refused_record_does_not_cost_an_epoch() -> None:
     async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
         await producer.send_and_wait(TOPIC, b"first")

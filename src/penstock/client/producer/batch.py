@@ -43,6 +43,7 @@ class ProducerBatch:
         "epoch",
         "futures",
         "identity_changes",
+        "number",
         "partition",
         "parts",
         "producer_id",
@@ -67,6 +68,7 @@ class ProducerBatch:
         self.producer_id = -1
         self.epoch = -1
         self.sequence = -1
+        self.number = 0  # in the order in which the batches of its partition were first sent
         self.attempts = 0
         self.identity_changes = 0
         self.done = False
@@ -144,6 +146,7 @@ class ProducerBatch:
         halves = []
         for start, end in ((0, middle), (middle, len(records))):
             half = ProducerBatch(self.topic, self.partition, self.created_at, self.deadline)
+            half.number = self.number
             for index in range(start, end):
                 record = records[index]
                 half.append(record.key, record.value, record.headers, self.timestamps[index], self.futures[index])

@@ -5,6 +5,8 @@ Hard rules:
   nothing new is sent, and retries go out one at a time after everything in flight is answered.
 - A sequence number belongs to one batch. It is given anew only under a higher epoch, after the broker said that
   it did not write the batch.
+- No more than `max_inflight` batches lie between the oldest unanswered one and the newest, both counted, however many
+  of them are answered: a broker remembers five, and takes what it has forgotten for one that was never written.
 - The first batch of an identity travels alone: a broker that knows nothing of a producer takes any first sequence,
   so a second batch could overtake a first one that was refused.
 """
@@ -31,6 +33,7 @@ class PartitionQueue:
         "restart_sequence",
         "retries",
         "retry_at",
+        "sent_count",
         "topic",
     )
 
@@ -42,6 +45,7 @@ class PartitionQueue:
         self.inflight: deque[ProducerBatch] = deque()
         self.retries: deque[ProducerBatch] = deque()
         self.retry_at = 0.0
+        self.sent_count = 0  # not counting those sent again
         self.producer_id = -1
         self.epoch = -1
         self.next_sequence = 0
@@ -63,8 +67,10 @@ class PartitionQueue:
         """When the next batch may leave; `NEVER` while an answer or a record has to come first."""
         if self.retries:
             return NEVER if self.inflight else self.retry_at
-        if len(self.inflight) >= (max_inflight if self.established else 1):
-            return NEVER
+        if self.inflight:
+            first = self.inflight[0]  # the oldest: what is sent again travels alone
+            if not self.established or self.sent_count - first.number + 1 >= max_inflight:
+                return NEVER
         if self.ready:
             return self.retry_at
         if self.open is not None:
@@ -81,6 +87,8 @@ class PartitionQueue:
             if not self.ready:
                 self.close_open(codec)
             batch = self.ready.popleft()
+            self.sent_count += 1
+            batch.number = self.sent_count
             if identity is not None:
                 self._assign(batch, identity)
         batch.attempts += 1
