@@ -1,6 +1,7 @@
 """Producer, consumer and raw client against a real broker."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,16 @@ def test_a_batch_larger_than_asked_for_still_comes(bootstrap: str, name: str) ->
         ) as consumer:
             consumer.assign([(name, 0)])
             assert [len(r.value or b"") for r in await read(consumer, 3)] == [200_000] * 3
+
+    asyncio.run(scenario())
+
+
+def test_a_bootstrap_address_that_accepts_and_never_answers_is_passed_over(broker: Broker) -> None:
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # as a stopped process: the kernel accepts for it
+            silent_first = f"127.0.0.1:{silent.getsockname()[1]},{broker.bootstrap}"
+            async with Admin(silent_first, connect_timeout_ms=300, start_timeout_ms=0) as admin:
+                assert len((await admin.describe_cluster()).brokers) == 1
 
     asyncio.run(scenario())
 

@@ -18,6 +18,7 @@ from penstock.client.errors import (
     ClientError,
     Closed,
     ConnectionFailed,
+    RequestTimedOut,
     TopicError,
     broker_error,
     no_partition,
@@ -126,7 +127,7 @@ class Cluster:
         for node_id, host, port in candidates:
             try:
                 return await self._open((node_id, "control"), host, port)
-            except ConnectionFailed as error:
+            except (ConnectionFailed, RequestTimedOut) as error:  # a process that was stopped still accepts
                 failures.append(str(error))
                 last = error
         raise ConnectionFailed(
