@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client import Admin
+from penstock.client import Admin, TopicPartition
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import new_uuid
 from penstock.net.free_ports import free_ports
@@ -27,9 +27,12 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
+def line(cluster: Cluster, *words: str) -> list[str]:
+    return [sys.executable, "-m", "penstock", "cluster", *words, "--bootstrap", cluster.bootstrap]
+
+
 def command(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "penstock", "cluster", *words, "--bootstrap", cluster.bootstrap]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(line(cluster, *words), capture_output=True, text=True, timeout=120, check=False)
 
 
 def described(cluster: Cluster) -> dict[str, Any]:
@@ -65,6 +68,43 @@ def test_a_broker_joins_and_leaves(cluster: Cluster) -> None:
     assert [row["id"] for row in described(cluster)["brokers"]] == [1, 2, 3]
     assert not writer.failures
     assert sorted(read_all(cluster.bootstrap, topic, 360)) == sorted(writer.acknowledged)
+
+
+def test_balancing_hands_leaderships_over_as_well(cluster: Cluster) -> None:
+    """Those whose leader stays among the replicas too: the plan only puts another in front."""
+    topic = cluster.create_topic("t", partitions=6, replication_factor=3)
+    cluster.restart(1)  # whoever was restarted leads nothing
+    cluster.wait_until_in_sync(topic)
+    result = command(cluster, "balance")
+    assert result.returncode == 0, result.stderr
+    assert "balanced" in result.stderr
+    assert {row["id"]: row["leads"] for row in described(cluster)["brokers"]} == {1: 2, 2: 2, 3: 2}
+
+
+def test_a_drain_waits_for_what_is_on_the_move_already(cluster: Cluster) -> None:
+    """An interrupted one, taken up again, must not call a broker empty that is not."""
+    topic = cluster.create_topic("t", replication_factor=3)
+    fourth = cluster.add_broker()
+    leader = cluster.leader_of(topic)
+    staying = [node_id for node_id in (1, 2, 3) if node_id != leader]
+    cluster.pause(fourth)  # what moves there does not arrive
+
+    async def move() -> None:
+        async with Admin(cluster.bootstrap) as admin:
+            assert await admin.alter_reassignments({TopicPartition(topic, 0): [*staying, fourth]}) == {
+                TopicPartition(topic, 0): None
+            }
+
+    asyncio.run(move())
+    looked = command(cluster, "drain", str(leader), "--dry-run")
+    assert "1 partition is on the move" in looked.stderr
+    assert "holds no replicas" not in looked.stderr
+    with subprocess.Popen(line(cluster, "drain", str(leader)), stderr=subprocess.PIPE, text=True) as draining:
+        assert draining.stderr is not None
+        assert draining.stderr.readline() == "1 partition is on the move\n"
+        cluster.resume(fourth)
+        assert draining.communicate(timeout=60)[1].endswith(f"broker {leader} holds no replicas\n")
+    assert leader not in cluster.in_sync(topic)
 
 
 def test_a_cluster_that_balances_itself_gives_a_broker_that_joins_its_share() -> None:

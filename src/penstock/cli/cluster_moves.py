@@ -5,7 +5,7 @@ host names of their brokers.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.cli.exits import Failure, talk
@@ -13,11 +13,13 @@ from penstock.cli.output import print_rows
 from penstock.cli.running import admin
 
 if TYPE_CHECKING:
-    from penstock.client import Admin
+    from penstock.client import Admin, TopicPartition
     from penstock.controller.reassignment import Reassignment
     from penstock.metadata.image import MetadataImage
+    from penstock.metadata.partition import PartitionImage
 
 Plan = Callable[["MetadataImage"], "list[Reassignment]"]
+Concerns = Callable[["PartitionImage"], bool]
 _LOOK_S = 0.5
 
 
@@ -61,21 +63,43 @@ async def look(client: "Admin") -> "MetadataImage":
     return MetadataImage(brokers=brokers, topics=ShardMap(topics))
 
 
-async def carry_out(bootstrap: str, plan: Plan, *, dry_run: bool, output: str, done: str) -> None:
-    """Plans and moves until there is nothing left to move."""
-    async with admin(bootstrap) as client:
-        total = 0
-        while moves := plan(await look(client)):
-            if dry_run:
-                rows = [
-                    {"topic": m.topic, "partition": m.partition, "replicas": list(m.replicas or ())} for m in moves
-                ]
-                print_rows(rows, ["topic", "partition", "replicas"], output)
-                return
+async def carry_out(client: "Admin", plan: Plan, concerns: Concerns, *, dry_run: bool, output: str) -> bool:
+    """Plans and moves until nothing is left to move; answers whether it came so far.
+
+    What is on the move already is no part of a plan, but waited for where it concerns the outcome.
+    """
+    total = 0
+    while True:
+        image = await look(client)
+        moves = plan(image)
+        under_way = _under_way(image, concerns)
+        if dry_run and moves:
+            rows = [{"topic": m.topic, "partition": m.partition, "replicas": list(m.replicas or ())} for m in moves]
+            print_rows(rows, ["topic", "partition", "replicas"], output)
+            return False
+        if dry_run and under_way:
+            talk(_on_the_move(len(under_way)))
+            return False
+        if moves:
             await _move(client, moves)
             total += len(moves)
             talk(f"{total} partitions moved")
-        talk(done)
+        elif under_way:
+            await _until_settled(client, under_way)
+        else:
+            return True
+
+
+def _under_way(image: "MetadataImage", concerns: Concerns) -> "set[TopicPartition]":
+    from penstock.client import TopicPartition
+    from penstock.controller.reassignment import is_reassigning
+
+    return {
+        TopicPartition(name, number)
+        for name, topic in image.topics.items()
+        for number, state in enumerate(topic.partitions)
+        if is_reassigning(state) and concerns(state)
+    }
 
 
 async def _move(client: "Admin", moves: "Sequence[Reassignment]") -> None:
@@ -85,27 +109,61 @@ async def _move(client: "Admin", moves: "Sequence[Reassignment]") -> None:
     for partition, error in (await client.alter_reassignments(targets)).items():
         if error is not None:
             raise Failure(f"{partition.topic}-{partition.partition} cannot be moved: {error}")
+    await _until_settled(client, targets)
+
+
+async def _until_settled(client: "Admin", partitions: "Collection[TopicPartition]") -> None:
     left = -1
-    while moving := [each for each in await client.list_reassignments() if each in targets]:
+    while moving := [each for each in await client.list_reassignments() if each in partitions]:
         if len(moving) != left:
             left = len(moving)
-            talk(f"{left} partitions are on the move")
+            talk(_on_the_move(left))
         await asyncio.sleep(_LOOK_S)
+
+
+def _on_the_move(count: int) -> str:
+    return f"{count} partitions are on the move" if count > 1 else "1 partition is on the move"
 
 
 async def balance(bootstrap: str, most: int, dry_run: bool, output: str) -> None:
     from penstock.controller.balance import plan_balance
 
-    await carry_out(
-        bootstrap, lambda image: plan_balance(image, most), dry_run=dry_run, output=output, done="balanced"
-    )
+    async with admin(bootstrap) as client:
+        if not await carry_out(
+            client, lambda image: plan_balance(image, most), lambda _: True, dry_run=dry_run, output=output
+        ):
+            return
+        if not dry_run:
+            await _hand_over_leaderships(client)
+        talk("balanced")
+
+
+async def _hand_over_leaderships(client: "Admin") -> None:
+    """To the first replicas: a partition whose leader stays among its replicas keeps it when it has moved."""
+    from penstock.client import TopicPartition
+
+    image = await look(client)
+    wanted = [
+        TopicPartition(name, number)
+        for name, topic in image.topics.items()
+        for number, state in enumerate(topic.partitions)
+        if state.leader != state.replicas[0] and state.replicas[0] in state.isr
+    ]
+    if wanted:
+        outcomes = await client.elect_leaders(wanted)
+        refused = sum(error is not None for error in outcomes.values())
+        talk(f"{len(wanted) - refused} leaderships handed over" + (f", {refused} not yet" if refused else ""))
 
 
 async def drain(bootstrap: str, broker_ids: tuple[int, ...], most: int, dry_run: bool, output: str) -> None:
+    async with admin(bootstrap) as client:
+        await _drain(client, broker_ids, most, dry_run, output)
+
+
+async def _drain(client: "Admin", broker_ids: tuple[int, ...], most: int, dry_run: bool, output: str) -> None:
     from penstock.controller.balance import plan_drain, undrainable
 
-    async with admin(bootstrap) as client:
-        image = await look(client)
+    image = await look(client)
     unknown = [broker_id for broker_id in broker_ids if broker_id not in image.brokers]
     if unknown:
         raise Failure(f"there is no broker {unknown[0]}", hint="`penstock cluster describe` shows them")
@@ -115,14 +173,15 @@ async def drain(bootstrap: str, broker_ids: tuple[int, ...], most: int, dry_run:
             f"{len(stuck)} partitions have nowhere to go, {stuck[0][0]}-{stuck[0][1]} among them",
             hint="there must be as many other brokers as a partition has replicas; add one first",
         )
-    shown = ", ".join(map(str, broker_ids))
-    await carry_out(
-        bootstrap,
+    if await carry_out(
+        client,
         lambda image: plan_drain(image, broker_ids, most),
+        lambda state: not set(broker_ids).isdisjoint(state.replicas),
         dry_run=dry_run,
         output=output,
-        done=f"broker {shown} holds no replicas" if len(broker_ids) == 1 else f"brokers {shown} hold no replicas",
-    )
+    ):
+        shown = ", ".join(map(str, broker_ids))
+        talk(f"broker {shown} holds no replicas" if len(broker_ids) == 1 else f"brokers {shown} hold no replicas")
 
 
 async def remove(bootstrap: str, broker_id: int, force: bool) -> None:
