@@ -33,6 +33,16 @@ def test_partitions_are_added_behind_the_old_ones() -> None:
     assert all(len(partition.replicas) == 2 for partition in after.partitions)
 
 
+def test_a_broker_that_is_away_for_a_while_gets_its_replicas_all_the_same() -> None:
+    cluster = Cluster(3)
+    create(cluster, NewTopic("a", 1, 3))
+    cluster.fence(3)
+    assert grow(cluster, MorePartitions("a", 3)) == [None]
+    for number in (1, 2):
+        partition = cluster.partition(number=number)
+        assert (sorted(partition.replicas), sorted(partition.isr)) == ([1, 2, 3], [1, 2])
+
+
 def test_by_hand_and_validating() -> None:
     cluster = cluster_with_topics(3)
     assert grow(cluster, MorePartitions("a", 3, [(3, 1)]), validate_only=True) == [None]

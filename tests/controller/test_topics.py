@@ -58,6 +58,41 @@ def test_defaults() -> None:
     assert answer.replication_factor == 1
 
 
+@pytest.mark.parametrize("factor", [-1, 3])
+def test_a_broker_that_is_away_for_a_while_gets_its_replicas_all_the_same(factor: int) -> None:
+    """A restart is no reason for fewer copies, nor to refuse a topic; as Kafka has it."""
+    cluster = Cluster(brokers=3)
+    cluster.fence(2)
+    (answer,) = create(cluster, NewTopic("a", 4, factor))
+    assert isinstance(answer, CreatedTopic)
+    assert (answer.replication_factor, answer.configs) == (3, {"min.insync.replicas": "2"})
+    for number in range(4):
+        partition = cluster.partition(number=number)
+        assert sorted(partition.replicas) == [1, 2, 3]
+        assert sorted(partition.isr) == [1, 3]
+        assert partition.leader == partition.replicas[0] != 2
+        assert partition.directories[partition.replicas.index(2)] == directory(20)
+
+
+def test_who_is_away_is_passed_over_where_there_are_others() -> None:
+    cluster = Cluster(brokers=4)
+    cluster.fence(2)
+    create(cluster, NewTopic("a", 8))
+    assert all(2 not in cluster.partition(number=number).replicas for number in range(8))
+
+
+def test_nobody_there_to_lead() -> None:
+    cluster = Cluster(brokers=2)
+    cluster.fence(1)
+    cluster.fence(2)
+    (answer,) = create(cluster, NewTopic("a"))
+    assert isinstance(answer, Refusal)
+    assert (answer.code, "none of the 2 brokers is available" in answer.message) == (
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        True,
+    )
+
+
 def test_validating_writes_nothing() -> None:
     cluster = Cluster()
     (answer,) = create(cluster, NewTopic("a"), validate_only=True)

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from penstock.controller.decision import Decision
-from penstock.controller.placement import DirectoryChooser, places_of, plan_spread
+from penstock.controller.placement import DirectoryChooser, absent_brokers, places_of, plan_spread
 from penstock.controller.topics import (
     MAX_PARTITIONS_PER_REQUEST,
     partition_records,
@@ -71,7 +71,7 @@ def _refuse(
 def _refuse_replicas(image: MetadataImage, topic: TopicImage, more: MorePartitions) -> Refusal | None:
     factor = replication_factor(topic)
     if more.assignments is None:
-        return refuse_factor(topic.name, factor, len(image.usable_brokers()))
+        return refuse_factor(topic.name, factor, len(image.usable_brokers()), len(absent_brokers(image)))
     new = more.total - len(topic.partitions)
     if len(more.assignments) != new:
         reason = f"replicas are assigned for {len(more.assignments)} partitions, but {new} are new"
@@ -83,7 +83,7 @@ def _place(image: MetadataImage, topic: TopicImage, count: int, rng: Rng) -> Ite
     places = places_of(image)
     first = len(topic.partitions)
     start = int(rng.uniform(0, len(places)))
-    return plan_spread(places, first, count - first, replication_factor(topic), start)
+    return plan_spread(places, first, count - first, replication_factor(topic), start, absent_brokers(image))
 
 
 def replication_factor(topic: TopicImage) -> int:

@@ -1,10 +1,11 @@
 """Where replicas go: machines and racks apart, brokers in turn, and on each the log directory with the fewest.
 
 Hard rule (D4): where there are at least as many machines as replicas, no two replicas of a partition share one. Racks
-come next. Leaders go round all brokers, so each leads as many as any other.
+come next. Leaders go round all brokers, so each leads as many as any other. Brokers that are away get new replicas
+only where those that are there do not suffice: a restart is no reason for fewer copies.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -40,9 +41,23 @@ def failure_domains(image: MetadataImage) -> int:
     Only what a broker says of its host counts here: brokers that merely listen on the same address (a cluster on one
     machine, for trying things out) are told apart.
     """
-    brokers = image.usable_brokers()
+    return _domains(image.usable_brokers())
+
+
+def registered_domains(image: MetadataImage) -> int:
+    """The same of all brokers that belong to the cluster, whether they are there just now or not."""
+    return _domains(image.brokers.values())
+
+
+def _domains(brokers: Collection[BrokerImage]) -> int:
     hosts = {broker.host for broker in brokers if broker.host is not None}
     return len(hosts) + sum(broker.host is None for broker in brokers)
+
+
+def absent_brokers(image: MetadataImage) -> list[int]:
+    """Brokers that are fenced or about to stop, by id."""
+    usable = {broker.id for broker in image.usable_brokers()}
+    return sorted(broker_id for broker_id in image.brokers if broker_id not in usable)
 
 
 def _interleaved(groups: Sequence[Sequence[Place]]) -> list[Place]:
@@ -50,14 +65,24 @@ def _interleaved(groups: Sequence[Sequence[Place]]) -> list[Place]:
 
 
 def plan_spread(
-    places: Sequence[Place], first: int, count: int, factor: int, start: int
+    places: Sequence[Place], first: int, count: int, factor: int, start: int, absent: Sequence[int] = ()
 ) -> Iterator[tuple[int, ...]]:
-    """Replicas of partitions `first` to `first + count`, over hosts and racks; the first replica leads."""
+    """Replicas of partitions `first` to `first + count`, over hosts and racks; the first replica leads.
+
+    `absent` get in turn what there are too few places for.
+    """
+    missing = factor - len(places)
+    if missing > 0:
+        planned = plan_spread(places, first, count, len(places), start)
+        for number, replicas in enumerate(planned, first):
+            yield (*replicas, *(absent[(number + i) % len(absent)] for i in range(missing)))
+        return
     hosts = {place.host for place in places}
     racks = {place.rack for place in places}
     if len(racks) == 1 and len(hosts) in (1, len(places)):  # nothing to keep apart but the brokers themselves
-        return plan_replicas([place.broker_id for place in places], first, count, factor, start)
-    return _plan_apart(places, first, count, factor, start)
+        yield from plan_replicas([place.broker_id for place in places], first, count, factor, start)
+    else:
+        yield from _plan_apart(places, first, count, factor, start)
 
 
 def _plan_apart(

@@ -10,7 +10,13 @@ from itertools import chain
 from typing import NamedTuple
 
 from penstock.controller.decision import Decision
-from penstock.controller.placement import DirectoryChooser, failure_domains, places_of, plan_spread
+from penstock.controller.placement import (
+    DirectoryChooser,
+    absent_brokers,
+    places_of,
+    plan_spread,
+    registered_domains,
+)
 from penstock.controller.topic_names import check_collision, check_topic_name, collision_refusal
 from penstock.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicImage, collision_key
 from penstock.metadata.settings import BrokerSettings, SettingError, parse_overrides
@@ -59,7 +65,7 @@ class _Plan(NamedTuple):
 def default_replication_factor(image: MetadataImage, settings: BrokerSettings) -> int:
     """The configured factor, or as many as there are brokers up to three; brokers of one host count once."""
     chosen = settings.default_replication_factor
-    return chosen or max(1, min(_AUTOMATIC_FACTOR, failure_domains(image)))
+    return chosen or max(1, min(_AUTOMATIC_FACTOR, registered_domains(image)))
 
 
 def automatic_min_isr(image: MetadataImage, settings: BrokerSettings, factor: int) -> int | None:
@@ -123,6 +129,7 @@ class _Planner:
         self._settings = settings
         self._rng = rng
         self._places = places_of(image)
+        self._absent = absent_brokers(image)
         self._default_factor = default_replication_factor(image, settings)
         self._budget = MAX_PARTITIONS_PER_REQUEST
 
@@ -152,10 +159,11 @@ class _Planner:
         if factor == BY_DEFAULT:
             factor = self._default_factor
         places = self._places
-        if refused := refuse_factor(topic.name, factor, len(places)):
+        if refused := refuse_factor(topic.name, factor, len(places), len(self._absent)):
             return refused
         start = int(self._rng.uniform(0, len(places))) if len(places) > 1 else 0
-        return _Plan(plan_spread(places, 0, count, factor, start), count, factor, self._with_min_isr(configs, factor))
+        replicas = plan_spread(places, 0, count, factor, start, self._absent)
+        return _Plan(replicas, count, factor, self._with_min_isr(configs, factor))
 
     def _with_min_isr(self, configs: Mapping[str, str], factor: int) -> Mapping[str, str]:
         automatic = automatic_min_isr(self._image, self._settings, factor)
@@ -181,14 +189,17 @@ class _Planner:
         return _Plan(ordered, count, factor, self._with_min_isr(configs, factor))
 
 
-def refuse_factor(name: str, factor: int, brokers: int) -> Refusal | None:
+def refuse_factor(name: str, factor: int, available: int, absent: int) -> Refusal | None:
+    brokers = available + absent
     if factor < 1:
         reason = f"replication factor {factor}; it needs at least 1"
     elif factor > brokers:
         reason = (
-            f"replication factor {factor} is above the number of available brokers, {brokers}; "
+            f"replication factor {factor} is above the number of brokers, {brokers}; "
             f"create it with {max(brokers, 1)} or start more brokers"
         )
+    elif not available:
+        reason = f"none of the {brokers} brokers is available to lead it"
     else:
         return None
     return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"topic {name!r}: {reason}")

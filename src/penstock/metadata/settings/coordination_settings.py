@@ -26,8 +26,8 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
     default_replication_factor: Annotated[
         int | None,
         Int(
-            "Replicas of a topic whose creator names no number; without it min(3, number of brokers). Brokers with "
-            "the same broker.host count once.",
+            "Replicas of a topic whose creator names no number; without it min(3, number of brokers), also of those "
+            "that are away for a while. Brokers with the same broker.host count once.",
             at_least=1,
             update=CLUSTER_WIDE,
             kafka_default="1",
