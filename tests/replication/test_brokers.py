@@ -174,6 +174,27 @@ def test_an_old_leader_gives_up_what_nobody_else_has() -> None:
     run(story)
 
 
+def test_an_old_leader_that_wrote_nothing_has_nothing_cut() -> None:
+    """Only the epoch in which it led goes: operators are not told of a cut, nor is one counted."""
+
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2")
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2, 3)
+            for leader in (1, 2):
+                cluster.fence(leader)
+                cluster.beat(leader)
+                cluster.publish()
+                await cluster.until_in_sync(1, 2, 3)
+            assert (await cluster.produce("two")).error_code == 0
+            await all_alike(cluster, 1, 2, 3)
+            for broker in cluster.brokers.values():
+                assert broker.replicas.counters.truncations == 0
+
+    run(story)
+
+
 def test_a_follower_that_stays_behind_leaves_and_comes_back() -> None:
     async def story() -> None:
         async with running(replica_lag_time_max_ms="50") as cluster:

@@ -337,7 +337,7 @@ class LeaderFetcher:
         fetched = Fetched(
             error_of(told.error_code), told.high_watermark, told.log_start_offset, _diverging(told), records
         )
-        before = partition.high_watermark
+        before, end_offset = partition.high_watermark, partition.log.end_offset
         outcome = partition.apply_fetched(position, fetched, int(now_s * 1000))
         longest_s = broker.settings.replica_fetch_backoff_ms / 1000
         if isinstance(outcome, Refusal):
@@ -348,8 +348,8 @@ class LeaderFetcher:
             followed.wait(now_s, longest_s)
             return
         followed.go_on()
-        if outcome.kind in (Kind.TRUNCATE, Kind.RESTART):
-            counters.truncations += 1
+        if outcome.kind is Kind.RESTART or partition.log.end_offset < end_offset:
+            counters.truncations += 1  # where only an epoch without records went, nothing was cut
             counters.truncations_below_watermark += partition.high_watermark < before
             log.info(
                 "%s was cut at %d, where broker %d parts ways", partition.log.name, outcome.offset, self.leader_id
