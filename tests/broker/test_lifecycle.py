@@ -223,3 +223,24 @@ def test_only_a_refused_connection_is_death(
         assert (left, found) == ([], dead)
 
     asyncio.run(scenario())
+
+
+def test_a_start_without_a_controller_says_whom_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.broker.lifecycle._SILENT_S", 0.0)
+    voters = "1@127.0.0.1:9093,2@127.0.0.1:9095,3@127.0.0.1:9097"
+    world = World(**{"node.id": "1", "controller.quorum.voters": voters})
+
+    async def never_found() -> None:
+        await eventually_async(lambda: "2@127.0.0.1:9095" in caplog.text)
+        raise TimeoutError
+
+    world.driver.wait_active_controller_known = never_found
+
+    async def story() -> None:
+        with pytest.raises(RegistrationRefused, match="no controller was found"):
+            await Lifecycle(world, PRESENCE).start()  # type: ignore[arg-type]
+
+    asyncio.run(story())
+    assert "a majority" in caplog.text

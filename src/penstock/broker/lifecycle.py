@@ -28,6 +28,7 @@ log = logging.getLogger("penstock.broker")
 _CHANNEL = "heartbeat"  # a connection of its own: when it is lost, the controller asks whether we are dead
 _IMPATIENT_S = (0.01, 0.02, 0.05, 0.1)  # pauses while something is waited for
 _HAND_OVER_S = 15.0
+_SILENT_S = 5.0  # a start that still looks for a controller says so
 _NO_CONTROLLER_MS = 2_000  # a broker that stops waits so long for one: the others may be stopping too
 
 # An incarnation before this one is not fenced yet; the controller's disk is full just now.
@@ -110,6 +111,14 @@ class Lifecycle:
 
     async def _find_controller(self) -> None:
         timeout_ms = self._broker.settings.initial_broker_registration_timeout_ms
+        voters = ", ".join(self._broker.static_settings.controller_quorum_voters) or "none"
+        telling = asyncio.get_running_loop().call_later(
+            _SILENT_S,
+            log.warning,
+            "no controller leads yet: a majority of controller.quorum.voters has to run (%s); waiting up to %d s",
+            voters,
+            timeout_ms // 1000,
+        )
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._broker.driver.wait_active_controller_known()
@@ -117,6 +126,8 @@ class Lifecycle:
             raise RegistrationRefused(
                 f"no controller was found in {timeout_ms} ms; look at the other nodes of controller.quorum.voters"
             ) from None
+        finally:
+            telling.cancel()
 
     async def _register_alone(self) -> int:
         """Without the way over requests: starting is to cost one sync."""
