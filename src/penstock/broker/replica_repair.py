@@ -239,11 +239,13 @@ class ReplicaRepairs:
         return False
 
     async def _until_epoch_moves(self, key: Key, epoch: int) -> None:
+        """Or for a while: it is asked again then, should a controller have spoken of what never was committed."""
+
         def has_moved(image: MetadataImage) -> bool:
             own = self._own(image, key)
             return own is None or own[1].partition_epoch != epoch
 
-        await self._broker.image_watch.until(has_moved)
+        await self._broker.image_watch.until(has_moved, _TIMEOUT_MS)
 
 
 def first_damage(partition_log: PartitionLog, offset: int) -> int | None:
