@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import transaction_markers
+from penstock.broker import group_shards, transaction_markers
+from penstock.broker.group_shards import LedShard
 from penstock.broker.handlers import txn_offset_commit
 from penstock.broker.transaction_markers import MarkerSender
 from penstock.broker.transaction_shards import LedTransactions
@@ -38,6 +39,12 @@ def markers_are_not_sent_elsewhere(patch: Patch) -> None:
 
 
 def everything_counts_when_it_is_appended(patch: Patch) -> None:
+    def counted(self: LedShard) -> None:
+        self._committed_end = self._appended_end
+        while self._held:
+            group_shards._give(self._held.popleft().answers)
+
+    patch.setattr(LedShard, "_watch", counted)  # a group's shard asks the partition how far it is
     patch.setattr(Partition, "when_committed", lambda self, end_offset, callback: callback(ErrorCode.NONE))
 
 
