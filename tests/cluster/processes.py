@@ -16,7 +16,7 @@ from typing import Self
 
 from penstock.cli.cluster_up import write_configuration
 from penstock.cli.members import Member
-from penstock.net.free_ports import free_ports
+from penstock.net.free_ports import free_ports_in_a_row
 from tests.waiting import eventually
 
 READY_SECONDS = 60.0
@@ -106,7 +106,8 @@ class ClusterProcesses:
     """As context manager all members are running inside and gone after."""
 
     def __init__(self, directory: Path, brokers: int = 3, settings: Mapping[str, str] | None = None) -> None:
-        ports = _pairs(brokers)
+        # A member's controller is one above its broker.
+        ports = [free_ports_in_a_row(2) for _ in range(brokers)]
         members = [Member(i + 1, port, directory / f"broker-{i + 1}.toml") for i, port in enumerate(ports)]
         write_configuration(members, directory, settings or {})
         self.members = {member.node_id: MemberProcess(member) for member in members}
@@ -150,17 +151,3 @@ class ClusterProcesses:
         for member in self.members.values():
             if member._process is not None:
                 member.kill()
-
-
-def _pairs(count: int) -> list[int]:
-    """Ports whose successor is free too: a member's controller is one above its broker."""
-    found: list[int] = []
-    while len(found) < count:
-        (port,) = free_ports(1)
-        try:
-            free_ports(1, [port + 1])
-        except OSError:
-            continue
-        if not any(abs(port - other) < 2 for other in found):
-            found.append(port)
-    return found
