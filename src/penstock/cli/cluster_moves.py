@@ -113,11 +113,14 @@ async def _move(client: "Admin", moves: "Sequence[Reassignment]") -> None:
 
 
 async def _until_settled(client: "Admin", partitions: "Collection[TopicPartition]") -> None:
-    left = -1
-    while moving := [each for each in await client.list_reassignments() if each in partitions]:
-        if len(moving) != left:
-            left = len(moving)
-            talk(_on_the_move(left))
+    said = ""
+    while moves := [move for each, move in (await client.list_reassignments()).items() if each in partitions]:
+        fenced = (await client.describe_cluster(include_fenced=True)).fenced
+        awaited = sorted({broker_id for move in moves for broker_id in move.adding}.intersection(fenced))
+        now = _on_the_move(len(moves)) + (f"; broker {awaited[0]} is down and must come back" if awaited else "")
+        if now != said:
+            talk(now)
+            said = now
         await asyncio.sleep(_LOOK_S)
 
 
