@@ -200,6 +200,17 @@ def test_silent_producers_are_forgotten() -> None:
     assert produce(log, 77).base_offset == 1
 
 
+def test_who_writes_old_records_now_is_not_forgotten_before_a_retry_can_come() -> None:
+    log = new_log(LogConfig(producer_id_expiration_ms=1000))
+    old = batch("v", timestamp_ms=NOW_MS - 10_000, producer_id=7, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(old, 0, NOW_MS)
+    assert log.expire_producers(NOW_MS) == 0
+    retry = log.append_as_leader(old, 0, NOW_MS)
+    assert isinstance(retry, AppendResult)
+    assert retry.duplicate
+    assert log.expire_producers(NOW_MS) == 1  # silent since the last look
+
+
 # Coordinators and followers --------------------------------------------------------------------------------------
 
 

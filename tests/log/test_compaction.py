@@ -269,6 +269,7 @@ def test_the_empty_batch_goes_when_the_producer_is_forgotten_or_goes_on() -> Non
     assert [header.base_offset for header, _ in batches(bench.log)] == [0, 1, 2]
     put(bench.log, ("j", "3"), producer_id=6, producer_epoch=0, base_sequence=1)
     close_segment(bench.log)
+    bench.log.producers.expire(NOW_MS, 10**9)
     bench.log.producers.expire(NOW_MS + 10**9, 10**9)
     compact(bench.log)
     assert [header.base_offset for header, _ in batches(bench.log)] == [2, 3]

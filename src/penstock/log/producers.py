@@ -37,7 +37,14 @@ class CompletedTransaction(NamedTuple):
 
 
 class ProducerEntry:
-    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "last_timestamp", "producer_epoch")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "last_timestamp",
+        "looked_at_offset",
+        "producer_epoch",
+    )
 
     def __init__(self, producer_epoch: int = NO_PRODUCER_EPOCH) -> None:
         self.producer_epoch = producer_epoch
@@ -46,6 +53,8 @@ class ProducerEntry:
         self.last_timestamp = NO_TIMESTAMP
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self.current_txn_first_offset = NO_OFFSET
+        self.looked_at_offset = NO_OFFSET
+        """`last_offset` when expired producers were last looked for."""
 
     @property
     def last_sequence(self) -> int:
@@ -180,14 +189,20 @@ class ProducerStates:
             self.unreplicated = [c for c in self.unreplicated if c.last_offset >= high_watermark] or None
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forgets producers silent for so long; never one with an open transaction. Returns how many."""
+        """Forgets producers silent for so long; never one with an open transaction. Returns how many.
+
+        Timestamps are the client's: who writes old records now, or the clock that jumps, would make a producer look
+        silent whose retry is on its way. So nobody is forgotten who has written since the last call.
+        """
         if not self._entries:
             return 0
-        expired = [
-            producer_id
-            for producer_id, entry in self._entries.items()
-            if entry.current_txn_first_offset == NO_OFFSET and now_ms - entry.last_timestamp >= expiration_ms
-        ]
+        expired = []
+        for producer_id, entry in self._entries.items():
+            last_offset = entry.last_offset
+            if last_offset != entry.looked_at_offset:
+                entry.looked_at_offset = last_offset
+            elif entry.current_txn_first_offset == NO_OFFSET and now_ms - entry.last_timestamp >= expiration_ms:
+                expired.append(producer_id)
         for producer_id in expired:
             del self._entries[producer_id]
         return len(expired)

@@ -133,7 +133,8 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
         Int("How long the sequence state of a silent idempotent producer is kept.", at_least=1, update=CLUSTER_WIDE),
     ] = 86_400_000
     producer_id_expiration_check_interval_ms: Annotated[
-        int, Int("How often expired producers are looked for.", at_least=1)
+        int,
+        Int("How often expired producers are looked for; who has written since the last time is kept.", at_least=1),
     ] = 600_000
     transactional_id_expiration_ms: Annotated[int, Int("How long an idle transactional id is kept.", at_least=1)] = (
         604_800_000
