@@ -395,9 +395,9 @@ async def test_retention_makes_the_room_that_a_sync_waits_for() -> None:
         log.apply_retention(NOW_MS)
         assert [segment.base_offset for segment in log.segments] == [bases[3], 8]
         assert log.log_start_offset == 8
-        await eventually_async(
-            lambda: not log.lacks_room and [segment.base_offset for segment in log.segments] == [8]
-        )
+        last_to_go = log.segments[0].path + ".log"
+        await eventually_async(lambda: not log.lacks_room and not disk.exists(last_to_go))
+        assert [segment.base_offset for segment in log.segments] == [8]
         disk.capacity_bytes = None
         disk.crash()
     again = open_log(open_store(disk), config)
@@ -421,8 +421,10 @@ async def test_retention_makes_room_though_the_only_closed_segment_waits_for_it(
         disk.capacity_bytes = disk.used_bytes()
         await eventually_async(lambda: log.lacks_room)
         await store.drain()
+        last_to_go = log.segments[0].path + ".log"
         log.apply_retention(NOW_MS)
-        await eventually_async(lambda: [segment.base_offset for segment in log.segments] == [20])
+        await eventually_async(lambda: not disk.exists(last_to_go))
+        assert [segment.base_offset for segment in log.segments] == [20]
         assert append(log, "more") == 20
         await eventually_async(lambda: log.synced_end_offset == 21)
         disk.capacity_bytes = None
