@@ -15,10 +15,11 @@ from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import ErrorCode
 from penstock.replication.leader_state import LeaderState
 from penstock.wire.generated.delete_records import DeleteRecordsRequest
+from penstock.wire.generated.fetch import FetchRequest
 from penstock.wire.generated.records_metadata import PartitionChangeRecord
 from tests.controller.cluster import directory
 from tests.log.logs import NOW_MS, batch, values
-from tests.replication.brokers import Brokers, consume_from, produce_to, running
+from tests.replication.brokers import Brokers, FakePeers, consume_from, produce_to, running
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
@@ -456,6 +457,40 @@ def test_a_restarted_broker_leads_nothing_by_an_image_from_before() -> None:
             await all_alike(cluster, 1, 2, 3)
 
     run(story)
+
+
+def test_a_process_that_is_not_registered_acknowledges_nothing() -> None:
+    """Somebody starts a second one with the id of a member: what it fetches the member does not have."""
+
+    async def story() -> None:
+        async with running(2) as cluster:
+            cluster.create(replicas=(1, 2), min_insync_replicas="2")
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2)
+            await cluster.brokers[2].replicas.fetchers.stop()  # it sleeps; its session is not over
+            impostor = FakePeers(cluster, 2)
+            waiting = asyncio.create_task(cluster.produce("two", timeout_ms=300))
+            for offset in (1, 2):
+                await impostor.request_frame(("b1", 0), replica_fetch(cluster, 2, -1, offset), 1_000)
+            assert (await waiting).error_code == ErrorCode.REQUEST_TIMED_OUT
+            epoch = cluster.image.brokers[2].epoch
+            await impostor.request_frame(("b1", 0), replica_fetch(cluster, 2, epoch, 2), 1_000)
+            await cluster.until(lambda: cluster.leader().high_watermark == 2)
+
+    run(story)
+
+
+def replica_fetch(cluster: Brokers, replica_id: int, broker_epoch: int, offset: int) -> FetchRequest:
+    topic = cluster.image.topic("a")
+    assert topic is not None
+    row = FetchRequest.FetchPartition(
+        partition=0, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=0, last_fetched_epoch=0
+    )
+    return FetchRequest(
+        replica_state=FetchRequest.ReplicaState(replica_id, broker_epoch),
+        max_wait_ms=0,
+        topics=[FetchRequest.FetchTopic(topic_id=topic.id, partitions=[row])],
+    )
 
 
 def test_no_leader_asks_for_fewer_in_sync_than_the_controller() -> None:

@@ -67,6 +67,28 @@ def test_who_comes_to_the_wrong_broker_is_told_the_right_one() -> None:
     run(story)
 
 
+def test_a_leader_of_the_past_does_not_send_readers_back_to_the_start() -> None:
+    """They have read on where its successor leads, and say nothing of epochs, as older clients do."""
+
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2")
+            await cluster.produce("one")
+            await all_alike(cluster, 1, 2, 3)
+            old = cluster.brokers[1]
+            assert (await consume_from(old, 2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+            cluster.deaf = {1}
+            cluster.fence(1)
+            old.lifecycle.heard_at -= 1e6  # type: ignore[union-attr]
+            assert (await cluster.produce("two")).error_code == 0
+            read = await consume_from(cluster.brokers[cluster.partition().leader], 1)
+            assert read.records
+            assert (await consume_from(old, 2)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert (await consume_from(old, -3)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    run(story)
+
+
 async def list_latest(broker: Broker, epoch: int) -> Any:
     asked = ListOffsetsRequest.ListOffsetsPartition(0, current_leader_epoch=epoch, timestamp=-1)
     request = ListOffsetsRequest(topics=[ListOffsetsRequest.ListOffsetsTopic("a", [asked])])

@@ -21,6 +21,7 @@ _READ_COMMITTED = 1
 _FOLLOWERS_SERVE_FROM = 11  # older clients do not know that they may read from others
 WRONG_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 _FORBIDDEN = FetchPlan(ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, -1, -1, None)
+_NOT_LEADER = FetchPlan(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, -1, None)
 _CLUSTER_FORBIDDEN = FetchPlan(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, -1, -1, -1, None)
 
 Wanted = Sequence[tuple[Key, FetchPartition]]
@@ -72,9 +73,19 @@ class ConsumerReader:
         plan = partition.plan_fetch(
             wanted.fetch_offset, max_bytes, wanted.current_leader_epoch, self._committed, must_yield
         )
+        if plan.error == ErrorCode.OFFSET_OUT_OF_RANGE and not self._knows_the_end(partition, wanted):
+            return _NOT_LEADER
         if self._rack and partition.leader_state is not None and not plan.error:
             return self._send_elsewhere(partition, wanted.fetch_offset, plan)
         return plan
+
+    def _knows_the_end(self, partition: Partition, wanted: FetchPartition) -> bool:
+        """Whether nobody can have read further than this log goes. A leader that the controller has not answered for
+        a session may have been replaced: readers of its successor who come here without an epoch, as aiokafka's do,
+        would be told to start again."""
+        if wanted.fetch_offset < partition.log.end_offset:
+            return True
+        return self._broker.replicas.is_heard
 
     def _send_elsewhere(self, partition: Partition, offset: int, plan: FetchPlan) -> FetchPlan:
         """A consumer that can be served in its own rack is told by whom, and gets nothing here."""
@@ -112,13 +123,14 @@ class ReplicaReader:
         self.has_everything = False
 
     def acknowledge(self, wanted: Wanted) -> None:
-        """What a follower asks for tells what it has. An incarnation that metadata has left behind tells nothing.
+        """What a follower asks for tells what it has. An incarnation that metadata has left behind tells nothing, and
+        neither does a process that was never registered: it may have the id of a member, and none of its records.
 
         In a cluster at ease a follower has everything when it asks: to know that from here spares it a tenth.
         """
         broker = self._broker
         known = broker.image.brokers.get(self._replica_id)
-        if not self._allowed or (known is not None and 0 <= self._epoch < known.epoch):
+        if not self._allowed or known is None or self._epoch < known.epoch:
             return
         now_ms = int(broker.clock.monotonic() * 1000)
         find = broker.partitions.find

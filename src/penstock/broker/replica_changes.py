@@ -183,15 +183,22 @@ class ReplicaChanges:
             if partition.leader_state is not None:
                 partition.shrink_isr(now_ms)
 
-    def check_standing(self) -> None:
-        """By the clock: clients that still reach a leader which nobody else reaches must not wait for it."""
+    @property
+    def is_heard(self) -> bool:
+        """Whether the controller has answered within a session: it gives this broker's leaderships to nobody else for
+        its silence."""
         lifecycle, broker = self._broker.lifecycle, self._broker
         if lifecycle is None or len(broker.image.brokers) < 2:
-            return
+            return True
         silence_ms = broker.settings.broker_session_timeout_ms
-        if (broker.clock.monotonic() - lifecycle.heard_at) * 1000 <= silence_ms:
+        return (broker.clock.monotonic() - lifecycle.heard_at) * 1000 <= silence_ms
+
+    def check_standing(self) -> None:
+        """By the clock: clients that still reach a leader which nobody else reaches must not wait for it."""
+        if self.is_heard:
             self._go_on()
             return
+        silence_ms = self._broker.settings.broker_session_timeout_ms
         now_ms = self._now_ms()
         for partition in self._table:
             state = partition.leader_state

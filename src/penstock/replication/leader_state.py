@@ -206,8 +206,8 @@ class LeaderState:
         progress = self.progress.get(replica_id)
         if progress is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if broker_epoch != NO_BROKER_EPOCH and broker_epoch < progress.broker_epoch:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER  # an incarnation that is over
+        if broker_epoch < progress.broker_epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER  # an incarnation that is over, or was never registered
         if broker_epoch != progress.broker_epoch:
             # Another incarnation: what the one before had fetched says nothing of it.
             progress.last_fetch_ms = -1
