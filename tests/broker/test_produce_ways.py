@@ -10,9 +10,11 @@ from penstock.model.errors import ErrorCode
 from penstock.records.batch import iter_headers
 from penstock.testing import Broker
 from penstock.wire.generated.fetch import FetchRequest
+from penstock.wire.generated.find_coordinator import FindCoordinatorRequest
 from penstock.wire.generated.init_producer_id import InitProducerIdRequest
 from penstock.wire.generated.produce import ProduceRequest
 from tests.conformance.raw import ConnectionClosed, RawConnection, batch_of, produce_request, topic_id_of
+from tests.waiting import eventually
 
 VERSIONS = range(3, 14)
 IDS_FROM = 13
@@ -212,3 +214,18 @@ def test_a_request_of_another_shape_takes_the_general_way(ways: Ways, broker: Br
         answers = connection.call(request, 12).responses[0].partition_responses
     assert [(answer.index, answer.error_code, answer.base_offset) for answer in answers] == [(0, 0, 0), (1, 0, 0)]
     assert not ways.shortened
+
+
+@pytest.mark.parametrize("way", [SHORT, GENERAL])
+def test_nobody_but_coordinators_writes_what_they_keep(broker: Broker, way: str) -> None:
+    """A record that no coordinator made would be read by the next one that loads this partition."""
+    with RawConnection(broker.bootstrap) as connection:
+        find = FindCoordinatorRequest(coordinator_keys=["g"])  # makes the topic
+        eventually(lambda: connection.call(find, 4).coordinators[0].error_code == 0, 30)
+        for index in range(50):
+            request = produce_request("__consumer_offsets", batch_of(b"junk"), -1, index)
+            if way == GENERAL:
+                request.topic_data[0].partition_data *= 2
+            for row in connection.call(request, 9).responses[0].partition_responses:
+                assert row.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+                assert "coordinators" in row.error_message

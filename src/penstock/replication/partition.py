@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from penstock.log.appending import AppendResult
 from penstock.log.partition_log import PartitionLog
+from penstock.metadata.image import INTERNAL_TOPICS
 from penstock.metadata.partition import NO_LEADER, PartitionImage
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.net.file_threads import FileRange
@@ -37,6 +38,10 @@ _MOVES = frozenset({Kind.TRUNCATE, Kind.RESTART, Kind.APPEND})
 
 _NOT_ENOUGH = Refusal(
     ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas asks for; nothing was written"
+)
+_INTERNAL = Refusal(
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+    "coordinators keep their state in this topic and alone write to it; nothing was written",
 )
 _EARLIER_ON_ITS_WAY = Refusal(
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -70,6 +75,7 @@ class Partition:
         "follower",
         "high_watermark",
         "index",
+        "is_internal",
         "leader_epoch",
         "leader_state",
         "log",
@@ -82,6 +88,7 @@ class Partition:
     ) -> None:
         """Leads where it is `alone`; otherwise it follows nobody until it is told whom, or to lead."""
         self.topic = topic
+        self.is_internal = topic in INTERNAL_TOPICS
         self.index = index
         self.topic_id = topic_id
         self.log = log
@@ -160,6 +167,8 @@ class Partition:
     def append(self, batches: bytearray | memoryview, now_ms: int, acks: int = -1) -> AppendResult | Refusal:
         """Appends a producer's batch. It is committed when `when_committed` says so, or at once."""
         state = self.leader_state
+        if self.is_internal:
+            return _INTERNAL
         if state is not None and acks == -1 and state.is_under_min_isr:
             return _NOT_ENOUGH
         result = self.log.append_as_leader(batches, self.leader_epoch, now_ms)
