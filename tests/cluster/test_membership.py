@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from penstock.client import Admin, TopicPartition
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import new_uuid
 from penstock.net.free_ports import free_ports
-from penstock.testing import Cluster
+from penstock.node.identity import NodeRefused
+from penstock.testing import Broker, Cluster
 from penstock.wire.generated.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from tests.cluster.traffic import Writer, read_all
 from tests.waiting import eventually
@@ -172,6 +174,21 @@ def test_an_empty_disk_takes_the_place_of_a_dead_voter(cluster: Cluster) -> None
     assert cluster.create_topic("u", replication_factor=2)
     assert not writer.failures
     assert sorted(read_all(cluster.bootstrap, topic, 120)) == sorted(writer.acknowledged)
+
+
+def test_a_second_process_with_the_id_of_a_voter_does_not_take_its_vote(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is refused as a broker; the vote stays with the one that is alive."""
+    before = voters(cluster)
+    member = cluster.brokers[3]._given
+    client, controller = free_ports(2)
+    listeners = f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}"
+    given = {**member, "listeners": listeners, "initial.broker.registration.timeout.ms": "8000"}
+    with pytest.raises(NodeRefused, match="registered with other data directories"):
+        Broker(given, data_dir=tmp_path / "second").start()
+    assert "two processes have this id" in caplog.text
+    assert voters(cluster) == before
 
 
 def test_a_broker_that_votes_is_removed_with_its_vote(cluster: Cluster) -> None:

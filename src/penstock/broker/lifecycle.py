@@ -107,6 +107,7 @@ class Lifecycle:
             waits = answer.error_code in _PASSING and not self._is_alone
             if not waits or loop.time() + pause_s > deadline:
                 raise RegistrationRefused(_why_refused(answer.error_code, broker.node_id))
+            self._complain("not registered yet: %s", _why_refused(answer.error_code, broker.node_id))
             await asyncio.sleep(pause_s)
 
     async def _find_controller(self) -> None:

@@ -3,7 +3,10 @@
 Looks now and then at the voter set in its log and asks the leader for what differs (`quorum.standing` says what). A
 replaced disk needs nobody's hand by it: the node catches up, has the voter that is gone removed, and is added.
 
-Hard rule: a voter that was removed while it ran stays an observer until it is started again: somebody wanted it so.
+Hard rules:
+- A voter that was removed while it ran stays an observer until it is started again: somebody wanted it so.
+- Only a voter that the leader does not hear of is taken for gone. One that is heard is another process with the id of
+  this node, started by mistake or not, and keeps its vote.
 """
 
 import asyncio
@@ -13,10 +16,14 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.background import report_fault
 from penstock.broker.controller_channel import ControllerUnavailable
+from penstock.metadata.image import METADATA_TOPIC
 from penstock.model.errors import ErrorCode, describe_error
+from penstock.model.ids import format_uuid
+from penstock.quorum.election_state import ReplicaKey
 from penstock.quorum.roles import Follower
 from penstock.quorum.standing import Wish, decide_wish
 from penstock.wire.generated.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from penstock.wire.generated.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from penstock.wire.generated.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from penstock.wire.generated.update_raft_voter import UpdateRaftVoterRequest, UpdateRaftVoterResponse
 
@@ -51,6 +58,9 @@ class VoterPresence:
         self._broker = broker
         self._joins = settings.controller_quorum_auto_join_enable and listed
         self._has_voted = False  # this very directory was a voter in this life of the node
+        self._sign: tuple[ReplicaKey, int] | None = None  # the last sign of life of the voter with our id
+        self._silent_since = 0.0
+        self._complained = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -87,6 +97,8 @@ class VoterPresence:
         if wish is Wish.NOTHING:
             return False
         try:
+            if wish is Wish.REMOVE and not await self._is_gone(core.voters.by_id[core.local.id].key):
+                return False
             code = await self._ask(wish, core)
         except ControllerUnavailable as error:
             log.debug("the leader of the quorum does not hear of our vote: %s", error)
@@ -96,6 +108,34 @@ class VoterPresence:
         elif code not in _PASSING:
             log.warning("the leader of the quorum refuses to %s: %s", wish.name.lower(), describe_error(code))
         return code == ErrorCode.NONE
+
+    async def _is_gone(self, old: ReplicaKey) -> bool:
+        """Whether the leader has heard nothing of that voter for two fetch timeouts. The leader's times are compared
+        with each other only: they are of another clock."""
+        partition = DescribeQuorumRequest.PartitionData(0)
+        request = DescribeQuorumRequest([DescribeQuorumRequest.TopicData(METADATA_TOPIC, [partition])])
+        answer = await self._broker.channel.send(request, DescribeQuorumResponse, _TIMEOUT_MS, channel=_CHANNEL)
+        voters = [voter for topic in answer.topics for row in topic.partitions for voter in row.current_voters]
+        fetched_ms = {voter.replica_id: voter.last_fetch_timestamp for voter in voters}.get(old.id)
+        if fetched_ms is None:  # not the leader's answer, or another set of voters by now
+            return False
+        now_s, known = self._broker.clock.monotonic(), self._sign
+        if known != (old, fetched_ms):
+            self._sign, self._silent_since = (old, fetched_ms), now_s
+            if known is not None and known[0] == old:
+                self._complain(old)
+            return False
+        return now_s - self._silent_since >= 2 * self._broker.settings.controller_quorum_fetch_timeout_ms / 1000
+
+    def _complain(self, other: ReplicaKey) -> None:
+        if not self._complained:
+            self._complained = True
+            log.warning(
+                "node id %d votes from another directory (%s) and is alive: two processes have this id; stop one of "
+                "them, or give it another node.id",
+                other.id,
+                format_uuid(other.directory_id),
+            )
 
     async def _ask(self, wish: Wish, core: "Quorum") -> int:
         channel, cluster_id, local = self._broker.channel, self._broker.cluster_id, core.local
