@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.broker import background
 from penstock.broker.broker_probes import BrokerProbes
 from penstock.broker.controller_channel import ControllerUnavailable
 from penstock.broker.image_watch import ImageWatch
@@ -161,6 +162,26 @@ def test_trouble_with_the_controller_does_not_end_the_reports() -> None:
         seen = len(broker.beats)
         await eventually_async(lambda: len(broker.beats) > seen + 4)
         assert lifecycle.is_fenced
+
+    with_started(body)
+
+
+def test_a_bug_does_not_end_the_reports(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody would hear of this broker any more, and it would not know."""
+    monkeypatch.setattr(background, "_PAUSE_S", 0.01)
+
+    async def body(broker: World, lifecycle: Lifecycle) -> None:
+        answer = broker.heartbeat
+
+        def bug(_: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+            broker.heartbeat = answer
+            raise RuntimeError("a bug")
+
+        broker.heartbeat = bug
+        lifecycle.directory_failed()
+        seen = len(broker.beats)
+        await eventually_async(lambda: len(broker.beats) > seen + 2)
+        assert "reporting to the controller failed" in caplog.text
 
     with_started(body)
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.broker.background import carry_on
 from penstock.broker.metadata_driver import MetadataUnavailable
 from penstock.controller.brokers import decide_bootstrap
 from penstock.controller.counters import ControllerCounters
@@ -95,7 +96,7 @@ class ControllerClock:
         elif not self._stopped:
             self._elections_due = self._growth_due = self._balance_due = True
             self._begin_sessions()
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = asyncio.get_running_loop().create_task(carry_on(self._run, "the controller's clock"))
 
     def _begin_sessions(self) -> None:
         """Everybody has a whole session, but for the controller before this one: nobody is elected while it is heard

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from penstock.broker.background import carry_on
 from penstock.broker.controller_channel import ControllerUnavailable
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.metadata.listeners import Listener
@@ -39,7 +40,7 @@ class ControllerPresence:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._tell())
+        self._task = asyncio.get_running_loop().create_task(carry_on(self._tell, "registering as a controller"))
 
     async def stop(self) -> None:
         if self._task is not None:

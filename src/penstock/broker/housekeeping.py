@@ -69,6 +69,8 @@ class Housekeeping:
                 await chore()
             except OSError as error:
                 log.error("%s: %s", getattr(chore, "__name__", "chore"), error)
+            except Exception:  # the edge of a task: a bug costs this turn, not retention for ever
+                log.exception("%s failed", getattr(chore, "__name__", "chore"))
             pause_ms = interval_ms()
 
     # -- chores ---------------------------------------------------------------------------------------------------

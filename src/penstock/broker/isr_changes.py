@@ -6,10 +6,9 @@ answer comes, the same proposal is sent again.
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.broker.background import report_fault
+from penstock.broker.background import carry_on
 from penstock.broker.controller_channel import ControllerUnavailable
 from penstock.model.errors import describe_error, error_of
 from penstock.replication.leader_state import IsrAnswer, IsrProposal
@@ -38,8 +37,7 @@ class IsrChanges:
         """Sent with the next request; it replaces an older one of the same partition."""
         self._waiting[partition.topic_id, partition.index] = (partition, proposal)
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._work())
-            self._task.add_done_callback(partial(report_fault, message="in-sync sets are not changed any more"))
+            self._task = asyncio.get_running_loop().create_task(carry_on(self._work, "changing in-sync sets"))
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -47,15 +45,18 @@ class IsrChanges:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _work(self) -> None:
-        try:
-            while self._waiting:
-                keys = list(self._waiting)[:_PARTITIONS_PER_REQUEST]
-                batch = {key: self._waiting.pop(key) for key in keys}
-                batch = {key: entry for key, entry in batch.items() if _is_pending(*entry)}
-                if batch and not await self._send(batch):
-                    await asyncio.sleep(_RETRY_S)
-        finally:
-            self._task = None
+        while self._waiting:
+            keys = list(self._waiting)[:_PARTITIONS_PER_REQUEST]
+            batch = {key: self._waiting.pop(key) for key in keys}
+            batch = {key: entry for key, entry in batch.items() if _is_pending(*entry)}
+            try:
+                settled = not batch or await self._send(batch)
+            except Exception:
+                self._again(batch)
+                raise
+            if not settled:
+                await asyncio.sleep(_RETRY_S)
+        self._task = None
 
     async def _send(self, batch: dict[Key, tuple[Partition, IsrProposal]]) -> bool:
         """False: something is to be sent again after a pause."""

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.broker.background import carry_on
 from penstock.broker.controller_channel import ControllerUnavailable
 from penstock.controller.brokers import Registration
 from penstock.metadata.features import SUPPORTED_FEATURES
@@ -83,7 +84,7 @@ class Lifecycle:
             return
         epoch = broker.epoch = await self._register()
         await broker.image_watch.until(lambda image: image.end_offset > epoch)
-        self._task = asyncio.get_running_loop().create_task(self._report())
+        self._task = asyncio.get_running_loop().create_task(carry_on(self._report, "reporting to the controller"))
         own = broker.node_id
         await broker.image_watch.until(lambda image: own in image.brokers and not image.brokers[own].fenced)
 

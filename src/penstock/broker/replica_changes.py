@@ -15,6 +15,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from penstock.broker.background import carry_on
 from penstock.broker.isr_changes import IsrChanges
 from penstock.broker.replica_fetcher import ReplicaFetchers
 from penstock.broker.replica_repair import ReplicaRepairs
@@ -81,7 +82,7 @@ class ReplicaChanges:
         if delta.changed_brokers:
             self.fetchers.brokers_changed()
         if self._to_open and self._opening is None and not self._stopped:
-            self._opening = asyncio.get_running_loop().create_task(self._open_waiting())
+            self._opening = asyncio.get_running_loop().create_task(carry_on(self._open_waiting, "opening replicas"))
 
     def _follow(self, topic_id: bytes, index: int, state: PartitionImage) -> None:
         partition = self._table.replica(topic_id, index)
@@ -219,20 +220,20 @@ class ReplicaChanges:
 
     async def _open_waiting(self) -> None:
         """Opens what metadata has named; each gets its role from the image as it is then."""
-        try:
-            while self._to_open:
-                keys = list(self._to_open)[:_OPENING_AT_ONCE]
-                for key in keys:
-                    del self._to_open[key]
+        while self._to_open:
+            keys = list(self._to_open)[:_OPENING_AT_ONCE]
+            for key in keys:
+                del self._to_open[key]
+            try:
                 opened = await asyncio.gather(*(self._table.open_replica(*key) for key in keys))
-                without_room = [
-                    key for key, outcome in zip(keys, opened, strict=True) if self._may_retry(key, outcome)
-                ]
-                if without_room:
-                    self._to_open.update(dict.fromkeys(without_room))
-                    await asyncio.sleep(_RETRY_OPEN_S)
-        finally:
-            self._opening = None
+            except Exception:
+                self._to_open.update(dict.fromkeys(keys))
+                raise
+            without_room = [key for key, outcome in zip(keys, opened, strict=True) if self._may_retry(key, outcome)]
+            if without_room:
+                self._to_open.update(dict.fromkeys(without_room))
+                await asyncio.sleep(_RETRY_OPEN_S)
+        self._opening = None
 
     def _may_retry(self, key: tuple[bytes, int], outcome: Partition | Refusal) -> bool:
         """Whether only a full disk kept this replica from being opened."""

@@ -11,10 +11,9 @@ Hard rules:
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.broker.background import report_fault
+from penstock.broker.background import carry_on
 from penstock.broker.controller_channel import ControllerUnavailable
 from penstock.metadata.image import METADATA_TOPIC
 from penstock.model.errors import ErrorCode, describe_error
@@ -64,8 +63,7 @@ class VoterPresence:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._watch())
-        self._task.add_done_callback(partial(report_fault, message="this node does not look after its vote any more"))
+        self._task = asyncio.get_running_loop().create_task(carry_on(self._watch, "looking after this node's vote"))
 
     async def stop(self) -> None:
         if self._task is not None:
