@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.broker.group_leadership import GroupLeadership, ShardRun
 from penstock.broker.group_partition import OpenPartition
 from penstock.broker.group_shards import LedShard
+from penstock.broker.turns import in_turns
 from penstock.groups.config import GroupConfig, MigrationPolicy
 from penstock.groups.consumer.checks import check_heartbeat
 from penstock.groups.decision import Decision, Now
@@ -253,7 +254,7 @@ class GroupService:
     async def delete_groups(self, group_ids: Iterable[str]) -> list[DeletedGroup]:
         """One result per distinct id; the groups of one shard go in one decision."""
         by_shard: dict[int, list[str]] = {}
-        for group_id in dict.fromkeys(group_ids):
+        async for group_id in in_turns(dict.fromkeys(group_ids), str):
             by_shard.setdefault(self._index(group_id), []).append(group_id)
         answers = await asyncio.gather(*(self._delete_in_shard(ids) for ids in by_shard.values()))
         return [result for results in answers for result in results]

@@ -8,6 +8,7 @@ partitions are part of the transaction. v5: TRANSACTION_ABORTABLE where it was I
 import asyncio
 from typing import TYPE_CHECKING
 
+from penstock.broker.turns import in_turns
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.security.verdicts import Operation
@@ -33,7 +34,11 @@ async def handle(
         return await _add_for_client(broker, context, request)
     if not broker.gate.allows_cluster(context, Operation.CLUSTER_ACTION):
         return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    outcomes = await asyncio.gather(*(_for_broker(broker, context, each) for each in request.transactions))
+    under_way = [
+        asyncio.ensure_future(_for_broker(broker, context, each))
+        async for each in in_turns(request.transactions, lambda each: each.transactional_id)
+    ]
+    outcomes = await asyncio.gather(*under_way)
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             Result(each.transactional_id, _results(each.topics, outcome))

@@ -6,6 +6,7 @@ A group is shown only to those who may describe it and every topic that its memb
 from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.consumer_group_heartbeat import serves_consumer_groups
+from penstock.broker.turns import in_turns
 from penstock.model.errors import ErrorCode
 from penstock.security.verdicts import Operation, ResourceType
 from penstock.wire.generated.consumer_group_describe import (
@@ -25,7 +26,7 @@ async def handle(
 ) -> ConsumerGroupDescribeResponse:
     groups = [
         await _describe(broker, context, group_id, request.include_authorized_operations)
-        for group_id in request.group_ids
+        async for group_id in in_turns(request.group_ids, str)
     ]
     return ConsumerGroupDescribeResponse(groups=groups)
 

@@ -6,6 +6,7 @@ v3: authorised operations (KIP-430). v4: instance ids (KIP-345).
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.turns import in_turns
 from penstock.model.errors import ErrorCode
 from penstock.security.verdicts import Operation, ResourceType
 from penstock.wire.generated.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -22,7 +23,7 @@ async def handle(
 ) -> DescribeGroupsResponse:
     groups = [
         await _describe(broker, context, group_id, request.include_authorized_operations)
-        for group_id in request.groups
+        async for group_id in in_turns(request.groups, str)
     ]
     return DescribeGroupsResponse(groups=groups)
 

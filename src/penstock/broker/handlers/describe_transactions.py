@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.turns import in_turns
 from penstock.model.errors import ErrorCode
 from penstock.security.verdicts import Operation
 from penstock.wire.generated.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
@@ -17,7 +18,9 @@ async def handle(
     broker: "Broker", context: "RequestContext", request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
-        transaction_states=[await _describe(broker, context, each) for each in request.transactional_ids]
+        transaction_states=[
+            await _describe(broker, context, each) async for each in in_turns(request.transactional_ids, str)
+        ]
     )
 
 

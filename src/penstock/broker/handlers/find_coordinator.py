@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.addresses import endpoint_of
 from penstock.broker.topic_creation import ensure_internal_topic
+from penstock.broker.turns import in_turns
 from penstock.metadata.image import OFFSETS_TOPIC, TRANSACTION_TOPIC, TopicImage
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.hashing import coordinator_partition
@@ -33,7 +34,7 @@ async def handle(
     broker: "Broker", context: "RequestContext", request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if context.api_version >= 4 else [request.key]
-    found = [await _find(broker, context, request.key_type, key) for key in keys]
+    found = [await _find(broker, context, request.key_type, key) async for key in in_turns(keys, str)]
     if context.api_version >= 4:
         return FindCoordinatorResponse(coordinators=found)
     (one,) = found

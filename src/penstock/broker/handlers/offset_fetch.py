@@ -7,6 +7,7 @@ classic group and must be up to date in a consumer group. v10: topics by id (KIP
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.turns import in_turns
 from penstock.model.errors import ErrorCode
 from penstock.security.verdicts import Operation
 from penstock.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -28,7 +29,10 @@ _TOPIC_IDS_FROM = 10
 async def handle(broker: "Broker", context: "RequestContext", request: OffsetFetchRequest) -> OffsetFetchResponse:
     if context.api_version >= _MANY_GROUPS_FROM:
         return OffsetFetchResponse(
-            groups=[await _fetch(broker, context, group, request.require_stable) for group in request.groups]
+            groups=[
+                await _fetch(broker, context, group, request.require_stable)
+                async for group in in_turns(request.groups, lambda group: group.group_id)
+            ]
         )
     group = RequestGroup(request.group_id, topics=None)
     if request.topics is not None:
