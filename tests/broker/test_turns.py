@@ -1,6 +1,8 @@
-"""A request that names many things does not keep the loop to itself."""
+"""A request that names many things keeps neither the loop to itself nor the names in memory."""
 
 import asyncio
+import gc
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +30,7 @@ from penstock.wire.generated.describe_transactions import DescribeTransactionsRe
 from penstock.wire.generated.find_coordinator import FindCoordinatorRequest
 from penstock.wire.generated.offset_fetch import OffsetFetchRequest
 from tests.groups.fakes import GroupWorld, image_with, offsets_topic
-from tests.transactions_broker.fakes import TransactionWorld
+from tests.transactions_broker.fakes import TransactionWorld, passed_over
 
 Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 Group = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -95,3 +97,30 @@ def test_others_get_their_turn(
     asyncio.run(test())
     assert sum(hashed.values()) >= count * padding
     assert 0 < max(hashed.values()) <= most
+
+
+@pytest.mark.parametrize("handler", MANY, ids=lambda handler: handler.__name__.rpartition(".")[2])
+def test_names_that_only_clients_know_are_not_kept(handler: Any) -> None:
+    """They may have 32 KB: 65,536 of them would be two gigabytes."""
+
+    async def test() -> int:
+        groups, transactions = GroupWorld(), TransactionWorld()
+        broker = coordinating_broker(groups, transactions)
+        request, version = MANY[handler](["loaded"])
+        await handler.handle(broker, RequestContext(request.API_KEY, version), request)
+        before, _ = tracemalloc.get_traced_memory()
+        request, version = MANY[handler]([f"kept-{number}" + "x" * 32_000 for number in range(100)])
+        await handler.handle(broker, RequestContext(request.API_KEY, version), request)
+        del request
+        await passed_over()  # the loop holds what it just did
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+        groups.service.stop()
+        transactions.service.stop()
+        return after - before
+
+    tracemalloc.start()
+    try:
+        assert asyncio.run(test()) < 1_000_000
+    finally:
+        tracemalloc.stop()

@@ -5,7 +5,7 @@ from bench.hot_path import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.model.hashing import java_string_hash, murmur2
+from penstock.model.hashing import coordinator_partition, java_string_hash, murmur2
 
 # From Kafka's UtilsTest (signed there).
 MURMUR2 = {
@@ -58,3 +58,12 @@ def test_a_long_name_takes_few_steps_of_the_interpreter() -> None:
     with Counter() as counter:
         java_string_hash("x" * 32_000)
     assert counter.counts["bytecodes"] < 10_000
+
+
+@given(st.text(max_size=600), st.integers(1, 100))
+def test_the_partition_is_the_hash_without_its_sign(key: str, partitions: int) -> None:
+    assert coordinator_partition(key, partitions) == abs(java_string_hash(key)) % partitions
+
+
+def test_the_hash_that_has_no_opposite_belongs_to_the_first_partition() -> None:
+    assert coordinator_partition("polygenelubricants", 50) == 0

@@ -7,7 +7,6 @@ loads waits a little, then is told so. One loop timer serves all shards.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Executor
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.group_leadership import GroupLeadership, ShardRun
@@ -51,9 +50,6 @@ Decide = Callable[[GroupShard, "asyncio.Future[Any]", Now], Decision]
 DescribedGroup = DescribeGroupsResponse.DescribedGroup
 DescribedConsumerGroup = ConsumerGroupDescribeResponse.DescribedGroup
 DeletedGroup = DeleteGroupsResponse.DeletableGroupResult
-
-# The hash of a name costs microseconds and never changes; heartbeats ask for it all the time.
-_partition_of = lru_cache(maxsize=1 << 16)(coordinator_partition)
 
 
 def group_config(settings: BrokerSettings) -> GroupConfig:
@@ -271,7 +267,7 @@ class GroupService:
 
     def _index(self, group_id: str) -> int:
         count = self._leadership.partition_count
-        return _partition_of(group_id, count) if count else -1
+        return coordinator_partition(group_id, count) if count else -1
 
     def _find(self, group_id: str) -> LedShard | None:
         return self._leadership.active.get(self._index(group_id))

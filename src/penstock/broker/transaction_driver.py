@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Executor
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from penstock.broker.coordinator_leadership import CoordinatorLeadership, LoadFailed, OnLost
@@ -46,9 +46,6 @@ _ADD_BY_BROKER_VERSION = 5
 Decide = Callable[[TransactionShard, "asyncio.Future[Any]", Now], Decision]
 ListedTransaction = ListTransactionsResponse.TransactionState
 DescribedTransaction = DescribeTransactionsResponse.TransactionState
-
-# The hash of a name costs microseconds and never changes; every request asks for it.
-_partition_of = lru_cache(maxsize=1 << 16)(coordinator_partition)
 
 
 def transaction_config(settings: BrokerSettings) -> TransactionConfig:
@@ -222,7 +219,7 @@ class TransactionService:
 
     def _index(self, transactional_id: str) -> int:
         count = self._leadership.partition_count
-        return _partition_of(transactional_id, count) if count else -1
+        return coordinator_partition(transactional_id, count) if count else -1
 
     def _submit(self, transactional_id: str, decide: Decide) -> Awaitable[Any]:
         led = self._leadership.active.get(self._index(transactional_id))

@@ -8,7 +8,6 @@ asks again after a pause.
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.broker.peer_batches import AskBroker, PeerBatches, Question
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 
 _TIMEOUT_MS = 5_000.0
 TRANSACTIONS_CHANNEL = "transactions"
-
-# The hash of a name costs microseconds and never changes; every first record of a transaction asks for it.
-_partition_of = lru_cache(maxsize=1 << 16)(coordinator_partition)
 
 
 class LocalCoordinator(Protocol):
@@ -156,7 +152,7 @@ def _coordinator(image: MetadataImage, transactional_id: str) -> int:
     topic = image.topic(TRANSACTION_TOPIC)
     if topic is None or not topic.partitions:
         return NO_LEADER
-    return topic.partitions[_partition_of(transactional_id, len(topic.partitions))].leader
+    return topic.partitions[coordinator_partition(transactional_id, len(topic.partitions))].leader
 
 
 def _request(questions: Sequence[_Asked]) -> "AddPartitionsToTxnRequest":

@@ -4,6 +4,7 @@
 which places groups and transactional ids on the partitions of their internal topics.
 """
 
+from functools import lru_cache
 from struct import unpack_from
 
 _SEED = 0x9747B28C
@@ -63,5 +64,16 @@ def _power_of_31(exponent: int) -> int:
 
 def coordinator_partition(key: str, partitions: int) -> int:
     """The partition of an internal topic that a group or a transactional id belongs to."""
+    # Heartbeats and transactions ask for the same keys all the time. Long ones are rare, and whoever makes them up
+    # could fill gigabytes.
+    find = _remembered_partition if len(key) <= _LONGEST_REMEMBERED else _partition
+    return find(key, partitions)
+
+
+def _partition(key: str, partitions: int) -> int:
     h = java_string_hash(key)
     return 0 if h == -(1 << 31) else abs(h) % partitions
+
+
+_LONGEST_REMEMBERED = 256  # characters
+_remembered_partition = lru_cache(maxsize=1 << 16)(_partition)
