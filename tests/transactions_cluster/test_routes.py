@@ -4,16 +4,23 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from penstock.broker.context import RequestContext
 from penstock.broker.peers import PeerUnreachable
+from penstock.broker.router import _run_hot
 from penstock.broker.transaction_marker_routes import RoutedMarkers
 from penstock.broker.transaction_markers import Done, EndMarker
 from penstock.metadata.image import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
+from penstock.records.builder import BatchBuilder
+from penstock.replication.partition import Partition
 from penstock.wire.generated.add_partitions_to_txn import AddPartitionsToTxnRequest
 from penstock.wire.generated.end_txn import EndTxnRequest
 from penstock.wire.generated.txn_offset_commit import TxnOffsetCommitRequest
 from penstock.wire.generated.write_txn_markers import WriteTxnMarkersRequest
+from tests.conformance.raw import produce_request
 from tests.transactions_cluster.producers import Producer, coordinator
 from tests.transactions_cluster.test_chaos import is_settled, visible
 from tests.transactions_cluster.world import TOPIC, World, passes, run
@@ -52,6 +59,21 @@ def marker(producer: tuple[int, int], where: TopicPartition, coordinator_epoch: 
     return WriteTxnMarkersRequest(
         [WriteTxnMarkersRequest.WritableTxnMarker(*producer, True, [topic], coordinator_epoch, version)]
     )
+
+
+def offsets_request(producer: Producer) -> TxnOffsetCommitRequest:
+    partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(0, 5, -1, None)
+    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(TOPIC, partitions=[partition])
+    return TxnOffsetCommitRequest("p", "p", *producer.identity, topics=[topic])
+
+
+def offsets_error(answer: Any) -> int:
+    error: int = answer.topics[0].partitions[0].error_code
+    return error
+
+
+def questions(partition: Partition) -> int:
+    return len(partition._verifications._questions) if partition._verifications is not None else 0
 
 
 def test_markers_for_one_broker_share_a_request() -> None:
@@ -148,9 +170,7 @@ def test_offsets_of_a_transaction_that_is_over_are_not_appended() -> None:
         world.holds_answer = lambda node_id, request: (
             may_answer if isinstance(request, AddPartitionsToTxnRequest) and not may_answer.done() else None
         )
-        partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(0, 5, -1, None)
-        topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(TOPIC, partitions=[partition])
-        request = TxnOffsetCommitRequest("p", "p", *producer.identity, topics=[topic])
+        request = offsets_request(producer)
         committing = asyncio.ensure_future(world.carry(2, request, 5, 60.0))
         while not requests(world, AddPartitionsToTxnRequest):
             await passes(0.001)
@@ -160,10 +180,80 @@ def test_offsets_of_a_transaction_that_is_over_are_not_appended() -> None:
         assert end_offset == 1
         may_answer.set_result(None)
         answer = await committing
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert offsets_error(answer) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         answer = await world.carry(2, request, 5)
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert offsets_error(answer) == ErrorCode.INVALID_PRODUCER_EPOCH
         assert world.logs[group].end_offset == end_offset
+
+    run(0, test)
+
+
+@pytest.mark.parametrize("has_offsets", [False, True], ids=["the first offsets", "more offsets"])
+def test_offsets_are_not_appended_after_their_partition_was_away(
+    has_offsets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction ended while another broker led: this one must not go by what it knew before."""
+
+    async def test(world: World) -> None:
+        producer = await apart(world, 2)
+        group = coordinator(OFFSETS_TOPIC, "p")
+        if has_offsets:
+            await producer.commit_offset(1)
+            # The replicas of this world share a log; one that was given up knows what it knew.
+            given_up, is_open = world.nodes[2].partitions.led[group], Partition.has_open_transaction
+            monkeypatch.setattr(
+                Partition, "has_open_transaction", lambda self, *of: self is given_up or is_open(self, *of)
+            )
+        request = offsets_request(producer)
+        groups = world.nodes[2].groups
+        commit = groups.commit_transactional_offsets
+
+        async def late(*arguments: Any) -> Any:  # as when the shard is still being loaded
+            world.elect(group, 3)
+            await producer.init()
+            await settled(world)
+            world.elect(group, 2)
+            return await commit(*arguments)
+
+        monkeypatch.setattr(groups, "commit_transactional_offsets", late)
+        answer = await world.carry(2, request, 5, 60.0)
+        assert offsets_error(answer) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        monkeypatch.undo()
+        answer = await world.carry(2, request, 5)
+        assert offsets_error(answer) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+    run(0, test)
+
+
+def test_a_question_is_gone_when_nobody_waits_for_its_answer() -> None:
+    async def test(world: World) -> None:
+        producer = await apart(world, 2)
+        node = world.nodes[2]
+        closed: Any = SimpleNamespace(closed=True)
+        frame = bytearray()
+        batch = BatchBuilder(
+            producer_id=producer.identity[0], producer_epoch=producer.identity[1], base_sequence=0, transactional=True
+        )
+        batch.append(None, b"x", timestamp_ms=1)
+        request = produce_request(TOPIC, bytes(batch.build()))
+        request.transactional_id = "p"
+        request.encode(11, frame)
+        await _run_hot(node.produce, closed, closed, RequestContext(0, 11), memoryview(frame), 0)
+        assert requests(world, AddPartitionsToTxnRequest), "the coordinator was asked"
+        assert questions(node.partitions.led[T0]) == 0
+
+    run(0, test)
+
+
+def test_a_question_about_offsets_is_gone_when_the_group_is_led_elsewhere() -> None:
+    async def test(world: World) -> None:
+        producer = await apart(world, 2)
+        node = world.nodes[2]
+        partition = node.partitions.led[coordinator(OFFSETS_TOPIC, "p")]
+        node.groups.stop()
+        answer = await world.carry(2, offsets_request(producer), 5)
+        assert offsets_error(answer) == ErrorCode.NOT_COORDINATOR
+        assert questions(partition) == 0
 
     run(0, test)
 
@@ -282,11 +372,9 @@ def test_a_coordinator_that_does_not_answer() -> None:
 
         routes._ask = unreachable
         assert await routes.add_partitions("p", *producer.identity, [T0]) is ErrorCode.NETWORK_EXCEPTION
-        partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(0, 5, -1, None)
-        topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(TOPIC, partitions=[partition])
-        request = TxnOffsetCommitRequest("p", "p", *producer.identity, topics=[topic])
+        request = offsets_request(producer)
         answer = await world.carry(2, request, 5)
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert offsets_error(answer) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         world.elect(coordinator(TRANSACTION_TOPIC, "p"), -1)
         assert await routes.verify_partitions("p", *producer.identity, [T0]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 

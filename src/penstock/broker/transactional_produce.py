@@ -12,11 +12,12 @@ from penstock.broker.context import RequestContext
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ids import TopicPartition
 from penstock.replication.partition import Partition
+from penstock.replication.verification import Question
 from penstock.wire.produce_fast import PartitionRecords, TopicKey
 
 Topics = list[tuple[TopicKey, list[PartitionRecords]]]
-# What the coordinator said of each partition, and the partition's own note of the question, by place in the request.
-Prepared = dict[int, tuple[ErrorCode, object]]
+# What the coordinator said of each partition, and the question it was asked, by place in the request.
+Prepared = dict[int, tuple[ErrorCode, Question | None]]
 
 _NEVER_ASKED = (ErrorCode.NONE, None)
 
@@ -110,7 +111,7 @@ def settle(topics: Topics, found: list[Partition | Refusal], prepared: Prepared)
     settled = list(found)
     for place, partition, (producer_id, _) in _asking(topics, found):
         verdict, question = prepared.get(place, _NEVER_ASKED)
-        in_time = partition.end_verification(producer_id, question)
+        in_time = partition.is_verified(producer_id, question)
         if verdict is ErrorCode.NONE and not in_time:
             verdict = ErrorCode.NOT_ENOUGH_REPLICAS
         if verdict is not ErrorCode.NONE:

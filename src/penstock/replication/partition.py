@@ -27,7 +27,7 @@ from penstock.replication.follower_state import (
 )
 from penstock.replication.leader_state import Eligible, IsrAnswer, IsrProposal, LeaderState
 from penstock.replication.read_plan import FetchPlan, Watcher
-from penstock.replication.verification import Verifications
+from penstock.replication.verification import Question, Verifications
 from penstock.replication.waiters import CommitCallback, Waiter, Waiters
 
 __all__ = ["CommitCallback", "FetchPlan", "LeaderRules", "Partition", "Waiter", "Watcher"]
@@ -145,7 +145,6 @@ class Partition:
         self.leader_state = None
         self.leader_epoch = leader_epoch
         self.follower = FollowerState(leader_id, leader_epoch)
-        self._verifications = None
         self.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def set_min_isr(self, min_isr: int) -> None:
@@ -155,6 +154,7 @@ class Partition:
 
     def resign(self, error: ErrorCode) -> None:
         """This broker leads the partition no longer: whoever waits is told so."""
+        self._verifications = None  # another leader may write the marker
         waiters = [*self._commit_waiters, *self._written_waiters]
         self._commit_waiters.clear()
         self._written_waiters.clear()
@@ -222,15 +222,17 @@ class Partition:
         entry = self.log.producers.get(producer_id)
         return entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == producer_epoch
 
-    def begin_verification(self, producer_id: int) -> object:
-        """The coordinator is being asked whether this producer's transaction includes this partition."""
+    def begin_verification(self, producer_id: int) -> Question:
+        """The coordinator is being asked whether this producer's transaction includes this partition. The question
+        is to be kept until the answer is there."""
         if self._verifications is None:
             self._verifications = Verifications()
         return self._verifications.begin(producer_id)
 
-    def end_verification(self, producer_id: int, question: object) -> bool:
-        """Whether the answer still counts. To be called once for every question."""
-        return self._verifications is not None and self._verifications.end(producer_id, question)
+    def is_verified(self, producer_id: int, question: Question | None) -> bool:
+        """Whether the answer to this question still counts. Without a question there is none."""
+        asked = self._verifications
+        return asked is not None and question is not None and asked.is_open(producer_id, question)
 
     def write_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, now_ms: int

@@ -82,6 +82,7 @@ async def _commit_in(
 ) -> TxnOffsetCommitResponse | ErrorCode:
     """The transaction's coordinator may be far away: what it says must still hold when the offsets are appended."""
     producer = (request.producer_id, request.producer_epoch)
+    where = TopicPartition(partition.topic, partition.index)
     if partition.has_open_transaction(*producer):
         question = None
     else:
@@ -89,16 +90,16 @@ async def _commit_in(
         routes = broker.transaction_routes
         ask = routes.add_partitions if adds else routes.verify_partitions
         question = partition.begin_verification(request.producer_id)
-        where = TopicPartition(partition.topic, partition.index)
         error = await ask(request.transactional_id, *producer, [where])
         if error is not ErrorCode.NONE:
-            partition.end_verification(request.producer_id, question)
             return _ASK_AGAIN.get(error, error)
 
     def includes() -> ErrorCode:
-        in_time = partition.end_verification(request.producer_id, question)
+        in_time = partition.is_verified(request.producer_id, question)
+        # A replica that was moved away and back is another one: what this one has open may have ended elsewhere.
+        is_led = broker.partitions.find(*where) is partition
         # A client that is told to try again has the question asked again.
-        known = in_time or partition.has_open_transaction(*producer)
+        known = is_led and (in_time or partition.has_open_transaction(*producer))
         return ErrorCode.NONE if known else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     return await broker.groups.commit_transactional_offsets(request, includes)
