@@ -117,6 +117,8 @@ class TransactionWorld:
         self.version = version
         self.next_id = 1000
         self.ids_refused = False
+        self.may_give_ids = asyncio.Event()
+        self.may_give_ids.set()
         self.service = self._new_service()
         self.lead(state_topic())
 
@@ -132,6 +134,7 @@ class TransactionWorld:
         return self.partition
 
     async def _next_producer_id(self) -> int | Refusal:
+        await self.may_give_ids.wait()
         if self.ids_refused:
             return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "full")
         self.next_id += 1

@@ -8,6 +8,7 @@ from penstock.broker import coordinator_leadership
 from penstock.broker.transaction_shards import COMMIT_TIMEOUT_MS
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ids import TopicPartition
+from penstock.transactions import transitions
 from penstock.wire.generated.init_producer_id import InitProducerIdRequest
 from penstock.wire.generated.list_transactions import ListTransactionsRequest
 from tests.transactions_broker.fakes import T0, T1, TransactionWorld, passed_over, run, state_topic
@@ -77,6 +78,31 @@ def test_who_begins_waits_a_little_for_the_last_markers() -> None:
         assert [await each for each in waiting] == [ErrorCode.NONE, ErrorCode.NONE]
         assert await taking_over == (producer[0], successor[1] + 2)
         assert [marker.commit for _, marker in world.markers.written] == [True, False]
+        world.service.stop()
+
+    run(test)
+
+
+def test_an_end_waits_for_the_controller_only_when_it_needs_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        world = TransactionWorld()
+        producer = await world.init()
+        await world.add(producer)
+        world.may_give_ids.clear()  # the controller is being replaced
+        end = asyncio.ensure_future(world.end(producer))
+        await passed_over()
+        assert end.done()
+        successor = end.result()
+        assert successor == (producer[0], producer[1] + 1)
+        assert not isinstance(successor, ErrorCode)
+        monkeypatch.setattr(transitions, "LAST_EPOCH", successor[1])
+        await world.add(successor)
+        end = asyncio.ensure_future(world.end(successor))
+        await passed_over()
+        assert not end.done()
+        assert await world.state() == "Ongoing", "nothing is decided before there is an id"
+        world.may_give_ids.set()
+        assert await end == (world.next_id, 0)
         world.service.stop()
 
     run(test)

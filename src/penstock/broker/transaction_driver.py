@@ -16,7 +16,7 @@ from penstock.broker.coordinator_leadership import CoordinatorLeadership, LoadFa
 from penstock.broker.group_partition import CoordinatorPartition, OpenPartition
 from penstock.broker.transaction_loader import TransactionLoader
 from penstock.broker.transaction_markers import MarkerSender, MarkerTarget
-from penstock.broker.transaction_producer_ids import SpareProducerIds
+from penstock.broker.transaction_producer_ids import NoProducerIds, SpareProducerIds
 from penstock.broker.transaction_shards import LedTransactions
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.features import TRANSACTION_VERSION
@@ -31,6 +31,7 @@ from penstock.transactions.connections import NO_CONNECTION
 from penstock.transactions.decision import Decision, Now, WriteMarkers
 from penstock.transactions.shard import TransactionShard
 from penstock.transactions.state import Identity
+from penstock.transactions.transitions import ProducerIds
 from penstock.wire.generated.add_offsets_to_txn import AddOffsetsToTxnRequest
 from penstock.wire.generated.describe_transactions import DescribeTransactionsResponse
 from penstock.wire.generated.end_txn import EndTxnRequest, EndTxnResponse
@@ -182,14 +183,23 @@ class TransactionService:
         self, request: EndTxnRequest, api_version: int, connection: int
     ) -> EndTxnResponse | ErrorCode:
         """Never waits for another end: a request that was held back could meet the next transaction."""
-        async with self._producer_ids.reserved():
-            answer: EndTxnResponse | ErrorCode = await self._submit(
-                request.transactional_id,
-                lambda shard, waiter, now: shard.decide_end_txn(
-                    request, api_version, self._producer_ids, waiter, now, connection
-                ),
-            )
+        # Only when the epochs are used up is there an id to be had from the controller, which may not be there.
+        none = NoProducerIds()
+        answer = await self._end(request, api_version, connection, none)
+        if none.was_wanted:
+            async with self._producer_ids.reserved():
+                answer = await self._end(request, api_version, connection, self._producer_ids)
         return answer
+
+    def _end(
+        self, request: EndTxnRequest, api_version: int, connection: int, producer_ids: ProducerIds
+    ) -> Awaitable[EndTxnResponse | ErrorCode]:
+        return self._submit(
+            request.transactional_id,
+            lambda shard, waiter, now: shard.decide_end_txn(
+                request, api_version, producer_ids, waiter, now, connection
+            ),
+        )
 
     # -- administration ---------------------------------------------------------------------------------------------
 

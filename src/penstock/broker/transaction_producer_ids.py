@@ -120,3 +120,14 @@ class SpareProducerIds:
 
     def next_producer_id(self) -> int | ErrorCode:
         return self._spare.pop() if self._spare else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class NoProducerIds:
+    """Has none to give and notes whether one was wanted: for decisions that hardly ever need one."""
+
+    def __init__(self) -> None:
+        self.was_wanted = False
+
+    def next_producer_id(self) -> ErrorCode:
+        self.was_wanted = True
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
