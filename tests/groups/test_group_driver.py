@@ -208,12 +208,12 @@ def test_requests_wait_for_the_load_a_little(monkeypatch: pytest.MonkeyPatch) ->
         await world.service.commit_offsets(commit_request(5, group="s"), 9)
         world.partition.may_read.clear()
         world.restart()
-        monkeypatch.setattr(coordinator_leadership, "_LOAD_WAIT_SECONDS", 0.01)
+        monkeypatch.setattr(coordinator_leadership, "LOAD_WAIT_SECONDS", 0.01)
         assert await fetched(world, "s") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert (await world.service.list_groups([], []))[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         # A heartbeat is believed.
         assert world.service.heartbeat(HeartbeatRequest("g", 1, joined.member_id)) is ErrorCode.NONE
-        monkeypatch.setattr(coordinator_leadership, "_LOAD_WAIT_SECONDS", 10)
+        monkeypatch.setattr(coordinator_leadership, "LOAD_WAIT_SECONDS", 10)
         waiting = started(fetched(world, "s"))
         await passed_over()
         assert not waiting.done()
@@ -359,7 +359,7 @@ def test_offsets_of_deleted_topics_go() -> None:
 def test_many_records_become_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     # Small ones will do: a busy machine takes its time.
     monkeypatch.setattr(coordinator_batches, "_BATCH_BYTES", 32 * 1024)
-    monkeypatch.setattr(coordinator_leadership, "_LOAD_WAIT_SECONDS", 10)
+    monkeypatch.setattr(coordinator_leadership, "LOAD_WAIT_SECONDS", 10)
 
     async def test() -> None:
         world = GroupWorld()

@@ -135,6 +135,34 @@ def test_questions_of_one_turn_share_a_request() -> None:
     run(0, test)
 
 
+def test_a_slow_partition_of_the_transaction_state_costs_only_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        slow, quick = await apart(world, 2, "p0"), await apart(world, 2, "p1")
+        assert coordinator(TRANSACTION_TOPIC, "p0") != coordinator(TRANSACTION_TOPIC, "p1")
+        world.elect(coordinator(TRANSACTION_TOPIC, "p0"), 1)
+        stalled = world.nodes[1].partitions.led[coordinator(TRANSACTION_TOPIC, "p0")]
+        await asyncio.gather(*(world.nodes[1].transactions.describe_transaction(name) for name in ("p0", "p1")))
+        wait, answer = Partition.when_committed, world._answer
+
+        async def after_a_while(*asked: Any) -> Any:
+            await passes(1)  # the way there, or a shard that is being loaded
+            return await answer(*asked)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(world, "_answer", after_a_while)
+            patch.setattr(Partition, "when_committed", lambda self, *waiting: self is stalled or wait(self, *waiting))
+            routes = world.nodes[2].transaction_routes
+            errors = await asyncio.gather(
+                routes.add_partitions("p0", *slow.identity, [T0]),
+                routes.add_partitions("p1", *quick.identity, [T0]),
+            )
+        assert errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NONE]
+        (request,) = (each for _, each in requests(world, AddPartitionsToTxnRequest))
+        assert len(request.transactions) == 2, "they shared a request"
+
+    run(0, test)
+
+
 def test_an_answer_that_came_after_the_marker_counts_for_nothing() -> None:
     """The record of a transaction that is over by now must not open it again."""
 

@@ -21,7 +21,7 @@ from penstock.wire.errors import WireError
 log = logging.getLogger("penstock.coordinator")
 
 # A fresh partition loads in milliseconds: better to let a request wait than to send the client away.
-_LOAD_WAIT_SECONDS = 1.0
+LOAD_WAIT_SECONDS = 1.0
 _RELOAD_SECONDS = 1.0
 _MAX_RELOAD_SECONDS = 60.0
 # The image is ahead of the partition: it becomes leader within this, or the image moves on.
@@ -131,7 +131,7 @@ class CoordinatorLeadership(Generic[LedT]):
         slot = self._slots.get(index)
         if slot is not None and not slot.settled.is_set():
             try:
-                await asyncio.wait_for(slot.settled.wait(), _LOAD_WAIT_SECONDS)
+                await asyncio.wait_for(slot.settled.wait(), LOAD_WAIT_SECONDS)
             except TimeoutError:
                 return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return self.active.get(index) or self.why_not(index)

@@ -10,8 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock.broker.coordinator_leadership import LOAD_WAIT_SECONDS
 from penstock.broker.peer_batches import AskBroker, PeerBatches, Question
 from penstock.broker.peers import PeerUnreachable
+from penstock.broker.transaction_shards import COMMIT_TIMEOUT_MS
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import TRANSACTION_TOPIC, MetadataImage
 from penstock.metadata.partition import NO_LEADER
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 
 # What goes over the wire is imported with the first question to another broker: a node that is alone never needs it.
 
-_TIMEOUT_MS = 5_000.0
+# Longer than a coordinator may take to find that a transaction must be asked for again: one slow partition of the
+# transaction state must not cost all the others in the request their answer, and the connection.
+_WAY_MS = 2_000.0
+_TIMEOUT_MS = LOAD_WAIT_SECONDS * 1000 + COMMIT_TIMEOUT_MS + _WAY_MS
 TRANSACTIONS_CHANNEL = "transactions"
 
 
