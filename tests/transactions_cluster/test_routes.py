@@ -1,12 +1,14 @@
 """What goes from broker to broker for a transaction: batched, recalled when leaders move, not believed too late."""
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from penstock.broker.context import RequestContext
+from penstock.broker.peer_batches import PeerBatches, Question
 from penstock.broker.peers import PeerUnreachable
 from penstock.broker.router import _run_hot
 from penstock.broker.transaction_marker_routes import RoutedMarkers
@@ -16,7 +18,7 @@ from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.records.builder import BatchBuilder
 from penstock.replication.partition import Partition
-from penstock.wire.generated.add_partitions_to_txn import AddPartitionsToTxnRequest
+from penstock.wire.generated.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from penstock.wire.generated.end_txn import EndTxnRequest
 from penstock.wire.generated.txn_offset_commit import TxnOffsetCommitRequest
 from penstock.wire.generated.write_txn_markers import WriteTxnMarkersRequest
@@ -24,6 +26,7 @@ from tests.conformance.raw import produce_request
 from tests.transactions_cluster.producers import Producer, coordinator
 from tests.transactions_cluster.test_chaos import is_settled, visible
 from tests.transactions_cluster.world import TOPIC, World, passes, run
+from tests.waiting import eventually_async
 
 T0, T1, T2 = (TopicPartition(TOPIC, index) for index in range(3))
 
@@ -407,6 +410,66 @@ def test_a_coordinator_that_does_not_answer() -> None:
         assert await routes.verify_partitions("p", *producer.identity, [T0]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     run(0, test)
+
+
+def test_an_error_that_this_release_does_not_know() -> None:
+    async def test(world: World) -> None:
+        producer = await apart(world, 2)
+        routes = world.nodes[2].transaction_routes
+        where = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(0, 999)
+        topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(TOPIC, [where])
+        result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult("p", [topic])
+        answers = [
+            AddPartitionsToTxnResponse(error_code=999),
+            AddPartitionsToTxnResponse(results_by_transaction=[result]),
+        ]
+
+        async def of_a_newer_release(*_: Any, **__: Any) -> Any:
+            return answers.pop()
+
+        routes._ask = of_a_newer_release
+        for _ in range(2):
+            error = await routes.add_partitions("p", *producer.identity, [T0])
+            assert error is ErrorCode.UNKNOWN_SERVER_ERROR
+
+    run(0, test)
+
+
+def test_a_bug_on_the_way_leaves_nobody_waiting() -> None:
+    """Whoever asks while it happens, or because of what it is told, is answered too."""
+    told: list[tuple[str, ErrorCode]] = []
+    carried: list[list[Any]] = []
+
+    async def carry(broker_id: int, questions: Sequence[Question]) -> None:
+        carried.append([question.subject[0] for question in questions])
+        if len(carried) == 1:
+            batches.put(2, asked("meanwhile"))
+            raise ZeroDivisionError
+        for question in questions:
+            question.tell(ErrorCode.NONE)
+
+    def asked(name: str) -> Question:
+        def answered(error: ErrorCode) -> None:
+            told.append((name, error))
+            if name == "first" and error is ErrorCode.NETWORK_EXCEPTION:
+                batches.put(2, asked("again"))
+
+        return Question((name,), answered)
+
+    batches: PeerBatches[Question] = PeerBatches(carry)
+
+    async def test() -> list[Any]:
+        faults: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault["exception"]))
+        batches.put(2, asked("first"))
+        await eventually_async(lambda: len(told) == 3, 5)
+        return faults
+
+    faults = asyncio.run(test())
+    failed = ErrorCode.NETWORK_EXCEPTION
+    assert told == [("first", failed), ("meanwhile", failed), ("again", ErrorCode.NONE)]
+    assert carried == [["first"], ["again"]]
+    assert [type(fault) for fault in faults] == [ZeroDivisionError]
 
 
 def test_a_coordinator_adds_only_partitions_it_knows() -> None:

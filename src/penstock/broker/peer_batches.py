@@ -7,8 +7,10 @@ heard any more. So nobody waits for a broker that has stopped once the cluster h
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
+from penstock.broker.background import report_fault
 from penstock.model.errors import ErrorCode
 from penstock.wire.struct import ApiMessage
 
@@ -67,7 +69,8 @@ class PeerBatches(Generic[QuestionT]):
         self._waiting.setdefault(broker_id, []).append(question)
         if broker_id not in self._tasks:
             # The task begins in the next turn of the loop: what is put in this turn shares the first request.
-            self._tasks[broker_id] = asyncio.get_running_loop().create_task(self._run(broker_id))
+            task = self._tasks[broker_id] = asyncio.get_running_loop().create_task(self._run(broker_id))
+            task.add_done_callback(partial(report_fault, message="carrying questions to another broker failed"))
 
     def recall(self, still_for: Callable[[int, QuestionT], bool], error: ErrorCode) -> None:
         """Tells `error` to all questions that are not for the broker any more that they were put to."""
@@ -78,13 +81,19 @@ class PeerBatches(Generic[QuestionT]):
                     question.tell(error)
 
     async def _run(self, broker_id: int) -> None:
+        abandoned: list[QuestionT] = []
         try:
             while questions := self._next(broker_id):
                 self._in_flight[broker_id] = questions
                 await self._carry(broker_id, questions)
+        except Exception:  # an edge: whoever asks must not wait for ever because of a bug, which is reported
+            abandoned = [*self._in_flight.get(broker_id, ()), *self._waiting.pop(broker_id, ())]
+            raise
         finally:
             self._in_flight.pop(broker_id, None)
             del self._tasks[broker_id]
+            for question in abandoned:
+                question.tell(ErrorCode.NETWORK_EXCEPTION)
 
     def _next(self, broker_id: int) -> list[QuestionT]:
         subjects: dict[Hashable, Sequence[Hashable]] = {}

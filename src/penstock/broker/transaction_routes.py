@@ -18,7 +18,7 @@ from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import TRANSACTION_TOPIC, MetadataImage
 from penstock.metadata.partition import NO_LEADER
 from penstock.metadata.settings.broker_settings import BrokerSettings
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, error_of
 from penstock.model.hashing import coordinator_partition
 from penstock.model.ids import TopicPartition
 
@@ -145,10 +145,10 @@ class TransactionRoutes:
                 asked.tell(ErrorCode.NETWORK_EXCEPTION)
             return
         outcome = _outcome(response)
-        refused = ErrorCode(response.error_code) or ErrorCode.NETWORK_EXCEPTION
+        refused = error_of(response.error_code) or ErrorCode.NETWORK_EXCEPTION
         for asked in questions:
             errors = [
-                ErrorCode(outcome.get((asked.claim.transactional_id, *where), refused)) for where in asked.partitions
+                error_of(outcome.get((asked.claim.transactional_id, *where), refused)) for where in asked.partitions
             ]
             asked.tell(next((error for error in errors if error), ErrorCode.NONE))
 
