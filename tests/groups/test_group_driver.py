@@ -342,6 +342,29 @@ def test_clients_that_ask_again_leave_nothing_behind_while_the_log_is_stuck() ->
     run(test)
 
 
+def test_a_load_that_fails_by_a_bug_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(coordinator_leadership, "_RELOAD_SECONDS", 0.01)
+
+    async def test() -> None:
+        world = GroupWorld()
+        await world.service.commit_offsets(commit_request(5), 9)
+        with monkeypatch.context() as patch:
+            patch.setattr(world.partition, "read_bytes", lambda *_: 1 // 0)
+            world.restart()
+            assert await fetched(world) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert any(record.exc_info for record in caplog.records), "with its traceback"
+
+        async def is_loaded() -> bool:
+            return await fetched(world) == {("t", 0): 5}
+
+        await eventually_async(is_loaded)
+        world.service.stop()
+
+    run(test)
+
+
 def test_offsets_of_deleted_topics_go() -> None:
     async def test() -> None:
         world = GroupWorld()

@@ -163,6 +163,11 @@ class CoordinatorLeadership(Generic[LedT]):
             log.error("%s of partition %d cannot be loaded: %s", self._what, slot.index, error)
             self._wait_and_reload(slot)
             return
+        except Exception as fault:  # an edge: a bug must not keep clients waiting for a load that has ended
+            message = f"{self._what} of partition {slot.index} cannot be loaded"
+            asyncio.get_running_loop().call_exception_handler({"message": message, "exception": fault})
+            self._wait_and_reload(slot)
+            return
         slot.led = self.active[slot.index] = led
         slot.failures = 0
         slot.settled.set()
