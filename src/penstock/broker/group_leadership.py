@@ -89,6 +89,9 @@ class GroupLeadership(CoordinatorLeadership[LedShard]):
         return LedShard(shard, partition, run.commit_timeout_ms, on_lost, self._start_job)
 
     def _loaded(self, index: int, led: LedShard) -> None:
+        led.begin()
+        if led.closed:
+            return
         now = self._run.now()
         led.shard.follow(self._image, (), True)
         led.apply(led.shard.finish_load(now), now)

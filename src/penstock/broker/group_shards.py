@@ -80,6 +80,10 @@ class LedShard:
         self._committed_end = partition.high_watermark
         self._appended_end = partition.end_offset
         self._is_watching = False
+
+    def begin(self) -> None:
+        """What was appended before is watched from now on. It may be lost already, so whoever is told of that must
+        know of this shard."""
         if self._committed_end < self._appended_end:
             self._watch()
 
