@@ -175,8 +175,9 @@ class Broker:
         return topic_log_config(TopicSettings.resolve(settings, self.image.topic_config(topic)), settings)
 
     def directory_of(self, state: PartitionImage) -> LogDirectory:
-        """The log directory that a partition of this broker was assigned to."""
-        return self._directories.get(state.directory_of(self.node_id), self.logs.directories[0])
+        """The log directory that a partition of this broker was assigned to, also where that one failed: an empty log
+        elsewhere would be taken for the one that is in it. One that is in none that is here may go to any."""
+        return self._directories.get(state.directory_of(self.node_id)) or self.logs.emptiest()
 
     def _open_log(self, topic: TopicImage, index: int, state: PartitionImage) -> PartitionLog:
         config = self.log_config(topic.name)

@@ -88,7 +88,7 @@ class LogStore:
             return log
         name = f"{topic}-{partition}"
         told = directory if directory is not None and name in directory.on_disk else None
-        home = told or self.found_in(topic, partition) or directory or self._emptiest()
+        home = told or self.found_in(topic, partition) or directory or self.emptiest()
         log = PartitionLog(home, topic, partition, topic_id, config)
         log.high_watermark = home.high_watermarks.get(name, 0)
         home.logs[name] = log
@@ -106,6 +106,11 @@ class LogStore:
         """Where a partition was found on disk that nobody opened yet."""
         name = f"{topic}-{partition}"
         return next((directory for directory in self.directories if name in directory.on_disk), None)
+
+    def emptiest(self) -> LogDirectory:
+        """Where a new log goes: of the directories that work, the one with the fewest."""
+        alive = [directory for directory in self.directories if directory.failure is None]
+        return min(alive or self.directories, key=lambda directory: len(directory.logs))
 
     def logs(self) -> Iterator[PartitionLog]:
         return iter(self._logs.values())
@@ -214,10 +219,6 @@ class LogStore:
                 directory.write_clean_shutdown()
         except OSError as error:
             directory.fail(error)
-
-    def _emptiest(self) -> LogDirectory:
-        alive = [directory for directory in self.directories if directory.failure is None]
-        return min(alive or self.directories, key=lambda directory: len(directory.logs))
 
     def _directory_failed(self, directory: LogDirectory, error: OSError) -> None:
         if self.on_directory_failed is not None:
