@@ -145,7 +145,9 @@ class PartitionTable:
             return self._offline[key]
         opening = self._opening.get(key)
         if opening is None:
-            opening = asyncio.ensure_future(self._open_in_pool(known, index, state))
+            # At once: whoever deletes the topic from now on finds the log, and none is in the way of the next one.
+            storage = self._open_log(known, index, state)
+            opening = asyncio.ensure_future(self._load_in_pool(known, index, state, storage))
             self._opening[key] = opening
             opening.add_done_callback(lambda _: self._opening.pop(key, None))
         return await asyncio.shield(opening)
@@ -153,14 +155,15 @@ class PartitionTable:
     async def open_all(self, wanted: Sequence[tuple[TopicKey, int]]) -> None:
         await asyncio.gather(*(self.open(topic, index) for topic, index in wanted))
 
-    async def _open_in_pool(self, topic: TopicImage, index: int, state: PartitionImage) -> Partition | Refusal:
-        storage = self._open_log(topic, index, state)
+    async def _load_in_pool(
+        self, topic: TopicImage, index: int, state: PartitionImage, storage: PartitionLog
+    ) -> Partition | Refusal:
         refusal = await asyncio.get_running_loop().run_in_executor(self._pool, load_quietly, storage)
         _, current = self._lookup(topic.id, index)
         if current is None or self._node_id not in current.replicas:  # deleted or moved while it was being opened
             return _UNKNOWN_TOPIC
         if storage.is_deleted:  # moved away and back meanwhile: what was opened is the log of before
-            return await self._open_in_pool(topic, index, current)
+            return await self._load_in_pool(topic, index, current, self._open_log(topic, index, current))
         if storage.lost_records and len(state.replicas) > 1:
             refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "records that were synced are damaged")
             self.on_damaged(topic, index, storage.end_offset, refusal.message)
