@@ -49,6 +49,10 @@ class ReplicaRepairs:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._under_way: dict[Key, asyncio.Task[None]] = {}
+        self._in_use: set[Key] = set()
+        """Of those under way, where the log is open: damage that is found there is not what is being mended."""
+        self._saying: dict[Key, asyncio.Task[bool]] = {}
+        """Word to the controller that a replica is home."""
         self._verifying: set[asyncio.Task[None]] = set()
         self.repaired = 0
         self.damaged_count = 0
@@ -57,14 +61,21 @@ class ReplicaRepairs:
         """The log is damaged at `offset`; None: it cannot be read at all."""
         state = topic.partition(index)
         key = (topic.id, index)
-        if key in self._under_way or state is None or len(state.replicas) < 2:
+        is_known = key in self._under_way and key not in self._in_use
+        if is_known or state is None or len(state.replicas) < 2:
             return
         self.damaged_count += 1
         where = f"at offset {offset}" if offset is not None else "as a whole"
         log.error("%s-%d is damaged %s (%s) and is fetched anew", topic.name, index, where, reason)
         self._begin(key, self._repair(topic, index, offset, reason))
 
-    def _begin(self, key: Key, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, key: Key, work: Coroutine[Any, Any, None], *, in_use: bool = False) -> None:
+        """Instead of what is under way: a replica that is damaged would wait for ever to be whole."""
+        if (before := self._under_way.get(key)) is not None:
+            before.cancel()
+        self._in_use.discard(key)
+        if in_use:
+            self._in_use.add(key)
         task = asyncio.get_running_loop().create_task(work)
         self._under_way[key] = task
         task.add_done_callback(lambda done: self._ended(key, done))
@@ -79,9 +90,9 @@ class ReplicaRepairs:
         if told == DAMAGED:  # from an incarnation that did not finish, and nobody knows how far it came
             self.damaged(topic, partition.index, None, "its repair was not finished")
         elif told in RESERVED_UUIDS or broker.has_directory(told):
-            self._begin(key, self._tell_home(key, actual))
+            self._begin(key, self._say_home(key, actual), in_use=True)
         else:
-            self._begin(key, self._come_home(partition, key))
+            self._begin(key, self._come_home(partition, key), in_use=True)
 
     def suspect(self, partition: Partition, offset: int) -> None:
         """A follower asks for the same records again and again: perhaps what it gets is damaged here."""
@@ -90,13 +101,15 @@ class ReplicaRepairs:
         task.add_done_callback(self._verifying.discard)
 
     async def stop(self) -> None:
-        tasks = [*self._under_way.values(), *self._verifying]
+        tasks = [*self._under_way.values(), *self._saying.values(), *self._verifying]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _ended(self, key: Key, task: "asyncio.Task[None]") -> None:
-        self._under_way.pop(key, None)
+        if self._under_way.get(key) is task:
+            del self._under_way[key]
+            self._in_use.discard(key)
         report_fault(task, "repairing a replica failed")
 
     # -- finding ----------------------------------------------------------------------------------------------------
@@ -117,6 +130,8 @@ class ReplicaRepairs:
         partition = table.replica(*key)
         if partition is not None:
             table.take_offline(partition, Refusal(ErrorCode.KAFKA_STORAGE_ERROR, f"damaged: {reason}"))
+        if key in self._saying:
+            await asyncio.shield(self._saying[key])
         if not await self._say_directory(key, DAMAGED):
             return
         if not await self._led_by_another(key):
@@ -127,20 +142,20 @@ class ReplicaRepairs:
         while isinstance(opened, Refusal) and self._own(broker.image, key) and not table.is_offline(*key):
             await asyncio.sleep(_RETRY_S)  # its disk is full
             opened = await table.open_replica(*key)
-        if isinstance(opened, Partition) and await self._caught_up(opened, key):
-            await self._say_directory(key, broker.directory_id(opened.log.directory))
+        if not isinstance(opened, Partition):
+            return
+        self._in_use.add(key)
+        if await self._caught_up(opened, key):
+            await self._say_home(key, broker.directory_id(opened.log.directory))
             self.repaired += 1
             log.info("%s-%d is whole again", topic.name, index)
-
-    async def _tell_home(self, key: Key, directory_id: bytes) -> None:
-        await self._say_directory(key, directory_id)
 
     async def _come_home(self, partition: Partition, key: Key) -> None:
         # An image from before this incarnation may know a leader that was deposed since.
         may_trust = self._broker.partitions.may_lead
         await self._broker.image_watch.until(lambda image: may_trust() and self._may_cut(image, key))
         if self._own(self._broker.image, key) is not None and await self._caught_up(partition, key):
-            await self._say_directory(key, self._broker.directory_id(partition.log.directory))
+            await self._say_home(key, self._broker.directory_id(partition.log.directory))
 
     async def _led_by_another(self, key: Key) -> bool:
         """Waits until another leader answers; False when there is nothing to repair here any more."""
@@ -216,6 +231,14 @@ class ReplicaRepairs:
             return None
         told = answer.topics[0].partitions[0]
         return told.end_offset if not told.error_code and told.end_offset >= 0 else None
+
+    async def _say_home(self, key: Key, directory_id: bytes) -> None:
+        """Goes on when whoever waits is cancelled, and word of new damage waits for it: that moves no epoch where the
+        controller takes the replica for damaged already, and this would be believed if it came behind."""
+        saying = asyncio.get_running_loop().create_task(self._say_directory(key, directory_id))
+        self._saying[key] = saying
+        saying.add_done_callback(lambda _: self._saying.pop(key, None))
+        await asyncio.shield(saying)
 
     async def _say_directory(self, key: Key, directory_id: bytes) -> bool:
         """Tells the controller where this replica is; False when the partition is gone. It is said at a partition
