@@ -63,11 +63,17 @@ def test_a_broker_joins_and_leaves(cluster: Cluster) -> None:
     result = command(cluster, "drain", str(fourth))
     assert result.returncode == 0, result.stderr
     assert "holds no replicas" in result.stderr
+    assert [row["id"] for row in described(cluster)["brokers"] if row["drained"]] == [fourth]
+    result = command(cluster, "balance")
+    assert f"broker {fourth} is drained and left out" in result.stderr
+    cluster.create_topic("new", partitions=8, replication_factor=3)
+    assert {row["id"]: row["replicas"] for row in described(cluster)["brokers"]}[fourth] == 0
     writer.write(120)
     cluster.brokers[fourth].stop()
     result = command(cluster, "remove", str(fourth))
     assert result.returncode == 0, result.stderr
     assert [row["id"] for row in described(cluster)["brokers"]] == [1, 2, 3]
+    assert not cluster.image().drained_brokers
     assert not writer.failures
     assert sorted(read_all(cluster.bootstrap, topic, 360)) == sorted(writer.acknowledged)
 
@@ -105,7 +111,7 @@ def test_a_drain_waits_for_what_is_on_the_move_already(cluster: Cluster) -> None
         assert draining.stderr is not None
         assert any(f"1 partition is on the move; broker {fourth} is down" in said for said in draining.stderr)
         cluster.resume(fourth)
-        assert draining.communicate(timeout=60)[1].endswith(f"broker {leader} holds no replicas\n")
+        assert f"broker {leader} holds no replicas\n" in draining.communicate(timeout=60)[1]
     assert leader not in cluster.in_sync(topic)
 
 
@@ -142,11 +148,36 @@ def test_a_cluster_that_balances_itself_gives_a_broker_that_joins_its_share() ->
         assert sorted(found) == sorted(writer.acknowledged)
 
 
+def test_a_cluster_that_balances_itself_leaves_a_drained_broker_empty() -> None:
+    settings = {
+        "cluster.balance.enable": "true",
+        "cluster.balance.interval.ms": "100",
+        "broker.session.timeout.ms": "1000",
+        "broker.heartbeat.interval.ms": "200",
+    }
+    with Cluster(brokers=4, settings=settings) as cluster:
+        topic = cluster.create_topic("t", partitions=12, replication_factor=3)
+
+        def held(node_id: int) -> int:
+            found = cluster.image().topic(topic)
+            assert found is not None
+            return sum(node_id in state.replicas for state in found.partitions)
+
+        result = command(cluster, "drain", "4")
+        assert result.returncode == 0, result.stderr
+        fifth = cluster.add_broker()
+        eventually(lambda: held(fifth) == 9, 60)
+        assert held(4) == 0
+        assert command(cluster, "drain", "--cancel", "4").returncode == 0
+        eventually(lambda: held(4) >= 7, 60)
+
+
 def test_no_room_to_drain(cluster: Cluster) -> None:
     cluster.create_topic("t", replication_factor=3)
     result = command(cluster, "drain", "1")
     assert result.returncode == 1
     assert "nowhere to go" in result.stderr
+    assert not cluster.image().drained_brokers
     assert command(cluster, "drain", "9").returncode == 1
 
 

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from penstock.metadata.image import DRAINED_BROKERS
 from penstock.metadata.settings import Setting, broker_catalogue, topic_catalogue
 
 ROOT = Path(__file__).parents[2] / "src" / "penstock"
 CATALOGUE = ROOT / "metadata" / "settings"
+STORED = {DRAINED_BROKERS}
+"""Read from the image as it is stored, by its constant: no other layer of it counts."""
 SYNONYMS = {name for setting in topic_catalogue() for name in setting.about.synonyms}
 
 
@@ -28,6 +31,9 @@ def test_broker_settings(setting: Setting) -> None:
     if setting.name in SYNONYMS:
         return  # read through the topic setting that follows it
     rooms = code("broker", "node", "groups", "controller", "replication", "metadata")
+    if setting.name in STORED:
+        assert re.search(rf'^[A-Z_]+ = "{re.escape(setting.name)}"$', rooms, re.MULTILINE)
+        return
     assert re.search(rf"(settings|broker)\.{setting.field}\b", rooms) or re.search(
         rf"self\.{setting.field}\b", (CATALOGUE / "broker_settings.py").read_text()
     ), "nobody reads it: mark it no_effect and say why"

@@ -19,7 +19,7 @@ from penstock.controller.decision import Decision, View
 from penstock.controller.heartbeats import decide_fence_broker
 from penstock.controller.liveness import Liveness
 from penstock.metadata.delta import MetadataDelta
-from penstock.metadata.image import INTERNAL_TOPICS, MetadataImage
+from penstock.metadata.image import BROKER_RESOURCE, INTERNAL_TOPICS, MetadataImage
 from penstock.metadata.settings import BrokerSettings
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ class ControllerClock:
             self._growth_due = self._balance_due = True
         if any(values.get(_UNCLEAN) == "true" for values in delta.changed_configs.values()):
             self._elections_due = True
+        if (BROKER_RESOURCE, "") in delta.changed_configs:  # of drained brokers, too
+            self._balance_due = True
         for change in delta.topic_changes.values():
             self._growth_due |= change.name in INTERNAL_TOPICS
             self._balance_due |= change.created

@@ -51,11 +51,14 @@ def describe(bootstrap: str, output: str) -> None:
 
 
 async def _describe(bootstrap: str, output: str) -> None:
+    from penstock.cli.cluster_moves import look_at_drained
+
     async with admin(bootstrap) as client:
         found = await client.describe_cluster(include_fenced=True)
         listed = [topic.name for topic in await client.list_topics(include_internal=True)]
         topics = [each for each in (await client.describe_topics(listed)).values() if not isinstance(each, Exception)]
         quorum = await client.describe_quorum()
+        drained = (await look_at_drained(client)).drained_brokers
     states = [state for topic in topics for state in topic.partitions]
     brokers = [
         {
@@ -65,6 +68,7 @@ async def _describe(bootstrap: str, output: str) -> None:
             "rack": b.rack,
             "controller": b.node_id == quorum.leader_id,
             "fenced": b.node_id in found.fenced,
+            "drained": b.node_id in drained,
             "leads": sum(state.leader == b.node_id for state in states),
             "replicas": sum(b.node_id in state.replicas for state in states),
         }
@@ -88,7 +92,8 @@ async def _describe(bootstrap: str, output: str) -> None:
         click.echo(
             f"{found.unclean_elections} unclean elections since the broker asked was started: records may be lost"
         )
-    print_rows(brokers, ["id", "host", "port", "rack", "controller", "fenced", "leads", "replicas"], output)
+    columns = ["id", "host", "port", "rack", "controller", "fenced", "drained", "leads", "replicas"]
+    print_rows(brokers, columns, output)
     click.echo(f"metadata quorum: node {quorum.leader_id} is the active controller, epoch {quorum.leader_epoch}")
     print_rows(quorum_rows(quorum), ["id", "role", "end_offset", "lag", "behind_ms"], output)
 
@@ -132,7 +137,8 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Show the first moves an
 def balance(moves: int, dry_run: bool, bootstrap: str, output: str) -> None:
     """Spread replicas and leaderships evenly over the brokers, and wait until it is done.
 
-    Brokers that have joined get their share. With the setting cluster.balance.enable the cluster does it by itself.
+    Brokers that have joined get their share, those that are drained get none. With the setting cluster.balance.enable
+    the cluster does it by itself.
     """
     from penstock.cli.cluster_moves import balance as carry_out
 
@@ -143,11 +149,22 @@ def balance(moves: int, dry_run: bool, bootstrap: str, output: str) -> None:
 @click.argument("brokers", nargs=-1, required=True, type=int, metavar="ID...")
 @_most
 @_dry_run
+@click.option("--cancel", is_flag=True, help="Let these brokers take replicas again; moves nothing.")
 @client_options
-def drain(brokers: tuple[int, ...], moves: int, dry_run: bool, bootstrap: str, output: str) -> None:
-    """Move every replica off these brokers, and wait until they hold none."""
+def drain(brokers: tuple[int, ...], moves: int, dry_run: bool, cancel: bool, bootstrap: str, output: str) -> None:
+    """Move every replica off these brokers, and wait until they hold none.
+
+    They get no new ones, of new topics or by balancing, until they are removed, or drained no more (--cancel); then
+    `penstock cluster balance` gives them their share. The setting cluster.drained.brokers keeps it.
+    """
+    from penstock.cli.cluster_moves import cancel_drain
     from penstock.cli.cluster_moves import drain as carry_out
 
+    if cancel and dry_run:
+        raise click.UsageError("--cancel moves nothing that --dry-run could show")
+    if cancel:
+        run(cancel_drain(bootstrap, brokers))
+        return
     run(carry_out(bootstrap, brokers, moves, dry_run, output))
 
 

@@ -23,10 +23,20 @@ Concerns = Callable[["PartitionImage"], bool]
 _LOOK_S = 0.5
 
 
+async def look_at_drained(client: "Admin") -> "MetadataImage":
+    """No more of the cluster than which brokers are drained."""
+    from penstock.metadata.image import BROKER_RESOURCE, DRAINED_BROKERS, MetadataImage
+    from penstock.metadata.shard_map import ShardMap
+
+    entries = await client.describe_configs("broker", "", names=[DRAINED_BROKERS])
+    values = {entry.name: entry.value for entry in entries if entry.value}
+    return MetadataImage(configs=ShardMap({(BROKER_RESOURCE, ""): values}))
+
+
 async def look(client: "Admin") -> "MetadataImage":
     """The cluster as the planner wants it."""
     from penstock.client import TopicPartition
-    from penstock.metadata.image import BrokerImage, MetadataImage, TopicImage
+    from penstock.metadata.image import BrokerImage, TopicImage
     from penstock.metadata.listeners import Listener
     from penstock.metadata.partition import PartitionImage
     from penstock.metadata.shard_map import ShardMap
@@ -60,7 +70,7 @@ async def look(client: "Admin") -> "MetadataImage":
         )
         for b in cluster.brokers
     }
-    return MetadataImage(brokers=brokers, topics=ShardMap(topics))
+    return (await look_at_drained(client))._replace(brokers=brokers, topics=ShardMap(topics))
 
 
 async def carry_out(client: "Admin", plan: Plan, concerns: Concerns, *, dry_run: bool, output: str) -> bool:
@@ -138,6 +148,10 @@ async def balance(bootstrap: str, most: int, dry_run: bool, output: str) -> None
             return
         if not dry_run:
             await _hand_over_leaderships(client)
+        if drained := (await look_at_drained(client)).drained_brokers:
+            ids = " ".join(map(str, sorted(drained)))
+            left_out = _brokers(drained, "is drained and left out", "are drained and left out")
+            talk(f"{left_out}; `penstock cluster drain --cancel {ids}` ends it")
         talk("balanced")
 
 
@@ -158,24 +172,35 @@ async def _hand_over_leaderships(client: "Admin") -> None:
         talk(f"{len(wanted) - refused} leaderships handed over" + (f", {refused} not yet" if refused else ""))
 
 
+def _brokers(broker_ids: Collection[int], one: str, several: str) -> str:
+    shown = ", ".join(map(str, sorted(broker_ids)))
+    return f"broker {shown} {one}" if len(broker_ids) == 1 else f"brokers {shown} {several}"
+
+
 async def drain(bootstrap: str, broker_ids: tuple[int, ...], most: int, dry_run: bool, output: str) -> None:
     async with admin(bootstrap) as client:
         await _drain(client, broker_ids, most, dry_run, output)
 
 
+async def cancel_drain(bootstrap: str, broker_ids: tuple[int, ...]) -> None:
+    from penstock.metadata.image import DRAINED_BROKERS
+
+    async with admin(bootstrap) as client:
+        await client.alter_configs("broker", "", subtract={DRAINED_BROKERS: ",".join(map(str, broker_ids))})
+    talk(f"{_brokers(broker_ids, 'takes', 'take')} replicas again; `penstock cluster balance` gives a share of them")
+
+
 async def _drain(client: "Admin", broker_ids: tuple[int, ...], most: int, dry_run: bool, output: str) -> None:
-    from penstock.controller.balance import plan_drain, undrainable
+    from penstock.controller.balance import plan_drain
+    from penstock.metadata.image import DRAINED_BROKERS
 
     image = await look(client)
     unknown = [broker_id for broker_id in broker_ids if broker_id not in image.brokers]
     if unknown:
         raise Failure(f"there is no broker {unknown[0]}", hint="`penstock cluster describe` shows them")
-    stuck = list(undrainable(image, broker_ids))
-    if stuck:
-        raise Failure(
-            f"{len(stuck)} partitions have nowhere to go, {stuck[0][0]}-{stuck[0][1]} among them",
-            hint="there must be as many other brokers as a partition has replicas; add one first",
-        )
+    _refuse_stuck(image, broker_ids)
+    if not dry_run:  # first: else new topics, and a cluster that balances itself, would fill it again meanwhile
+        await client.alter_configs("broker", "", append={DRAINED_BROKERS: ",".join(map(str, broker_ids))})
     if await carry_out(
         client,
         lambda image: plan_drain(image, broker_ids, most),
@@ -183,8 +208,22 @@ async def _drain(client: "Admin", broker_ids: tuple[int, ...], most: int, dry_ru
         dry_run=dry_run,
         output=output,
     ):
-        shown = ", ".join(map(str, broker_ids))
-        talk(f"broker {shown} holds no replicas" if len(broker_ids) == 1 else f"brokers {shown} hold no replicas")
+        _refuse_stuck(await look(client), broker_ids)  # what was created by hand meanwhile may be
+        talk(_brokers(broker_ids, "holds no replicas", "hold no replicas"))
+        if not dry_run:
+            ids = " ".join(map(str, broker_ids))
+            talk(f"new ones go elsewhere until `penstock cluster remove`, or `penstock cluster drain --cancel {ids}`")
+
+
+def _refuse_stuck(image: "MetadataImage", broker_ids: tuple[int, ...]) -> None:
+    from penstock.controller.balance import undrainable
+
+    stuck = list(undrainable(image, broker_ids))
+    if stuck:
+        raise Failure(
+            f"{len(stuck)} partitions have nowhere to go, {stuck[0][0]}-{stuck[0][1]} among them",
+            hint="there must be as many other brokers as a partition has replicas; add one first",
+        )
 
 
 async def remove(bootstrap: str, broker_id: int, force: bool) -> None:

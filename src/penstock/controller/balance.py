@@ -5,7 +5,8 @@ when those are done. Load is counted in replicas and in preferred leaderships. R
 different machines where there are enough, and do not crowd into fewer machines or racks than before; a move is made
 only if it parts replicas that share a machine or a rack, or brings two brokers closer, so a balanced cluster is left
 alone. What is to be parted goes first: it may leave a rack of few brokers fuller than others, and nothing is given to
-them that they would have to give back. Partitions on the move are not touched.
+them that they would have to give back. Partitions on the move are not touched. Brokers that are drained get nothing,
+and what they have goes elsewhere.
 """
 
 from collections import Counter
@@ -25,7 +26,7 @@ from penstock.metadata.settings import BrokerSettings
 
 
 def plan_balance(image: MetadataImage, most: int, leaving: Collection[int] = ()) -> list[Reassignment]:
-    """At most so many reassignments that even out brokers. `leaving`: brokers that shall hold nothing."""
+    """At most so many reassignments that even out brokers. `leaving`: brokers that shall hold nothing either."""
     plan = _Plan(image, leaving)
     moves: dict[tuple[str, int], Reassignment] = {}
     for better in (plan.safer, plan.evener):
@@ -65,7 +66,8 @@ def undrainable(image: MetadataImage, broker_ids: Collection[int]) -> Iterator[t
 def decide_balance(image: MetadataImage, settings: BrokerSettings, most: int) -> Decision[int]:
     """Starts what the plan says, so that no more than `most` are on the move; answers how many then are."""
     moving = sum(1 for _ in ongoing_reassignments(image))
-    moves = plan_balance(image, most - moving) if moving < most and len(image.usable_brokers()) > 1 else []
+    somewhere = len(image.usable_brokers()) > 1 or image.drained_brokers
+    moves = plan_balance(image, most - moving) if moving < most and somewhere else []
     return Decision(decide_alter_reassignments(image, moves, settings).records, moving + len(moves))
 
 
@@ -81,6 +83,7 @@ class _Plan:
     """Counts of replicas and preferred leaderships per broker, kept up while moves are planned."""
 
     def __init__(self, image: MetadataImage, leaving: Collection[int]) -> None:
+        leaving = image.drained_brokers.union(leaving)
         self._places = {place.broker_id: place for place in places_of(image) if place.broker_id not in leaving}
         self._all_places = {broker.id: place_of(broker) for broker in image.brokers.values()}
         self._hosts = len({place.host for place in self._places.values()})

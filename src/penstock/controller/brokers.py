@@ -16,12 +16,12 @@ from penstock.controller.broker_changes import Restart, changes_by_fencing, chan
 from penstock.controller.decision import Decision, View
 from penstock.controller.rules import Rules
 from penstock.metadata.features import DEFAULT_LEVELS, SUPPORTED_FEATURES
-from penstock.metadata.image import BrokerImage, MetadataImage
+from penstock.metadata.image import BROKER_RESOURCE, DRAINED_BROKERS, BrokerImage, MetadataImage
 from penstock.metadata.listeners import Listener
 from penstock.metadata.settings import BrokerSettings
 from penstock.metadata.snapshot import broker_record
 from penstock.model.errors import ErrorCode, Refusal
-from penstock.wire.generated.records_metadata import FeatureLevelRecord, UnregisterBrokerRecord
+from penstock.wire.generated.records_metadata import ConfigRecord, FeatureLevelRecord, UnregisterBrokerRecord
 from penstock.wire.struct import RecordMessage
 
 _FEATURES = tuple((name, low, high) for name, (low, high) in SUPPORTED_FEATURES.items())
@@ -135,7 +135,16 @@ def decide_unregister_broker(view: View, broker_id: int, settings: BrokerSetting
         reason = f"broker {broker_id} is running; stop it first"
         return Decision([], Refusal(ErrorCode.INVALID_REQUEST, reason))
     changes = changes_by_fencing(view.image, broker_id, Rules(view.image, settings))
-    return Decision(chain(changes, [UnregisterBrokerRecord(broker_id, broker.epoch)]), None)
+    gone = UnregisterBrokerRecord(broker_id, broker.epoch)
+    return Decision(chain(changes, [gone], _drained_no_more(view.image, broker_id)), None)
+
+
+def _drained_no_more(image: MetadataImage, broker_id: int) -> Iterator[RecordMessage]:
+    """A new broker may come under the id of one that went."""
+    drained = image.drained_brokers
+    if broker_id in drained:
+        left = ",".join(map(str, sorted(drained - {broker_id})))
+        yield ConfigRecord(BROKER_RESOURCE, "", DRAINED_BROKERS, left or None)
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> BrokerImage | Refusal:

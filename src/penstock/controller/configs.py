@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from penstock.controller.decision import Decision
-from penstock.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
+from penstock.metadata.image import BROKER_RESOURCE, DRAINED_BROKERS, TOPIC_RESOURCE, MetadataImage, TopicImage
 from penstock.metadata.settings import (
     BrokerSettings,
     Catalogue,
@@ -28,7 +28,10 @@ from penstock.wire.generated.records_metadata import ConfigRecord, PartitionChan
 from penstock.wire.struct import RecordMessage
 
 _MIN_ISR = "min.insync.replicas"
-_FOR_ALL = Refusal(ErrorCode.INVALID_CONFIG, f"setting {_MIN_ISR} is one for all brokers, or a topic's own")
+_FOR_ALL = {
+    _MIN_ISR: Refusal(ErrorCode.INVALID_CONFIG, f"setting {_MIN_ISR} is one for all brokers, or a topic's own"),
+    DRAINED_BROKERS: Refusal(ErrorCode.INVALID_CONFIG, f"setting {DRAINED_BROKERS} is one for all brokers"),
+}
 
 
 class Op(IntEnum):
@@ -162,7 +165,7 @@ def _apply(
                 return Refusal(ErrorCode.INVALID_REQUEST, f"setting {change.name} is named twice")
             setting = catalogue.find(change.name)
             if change.op != Op.DELETE and _is_for_all(resource, change.name):
-                return _FOR_ALL
+                return _FOR_ALL[change.name]
             current = values.get(change.name)
             if current is None:
                 current = _inherited(image, resource, setting, settings)
@@ -217,7 +220,7 @@ def _replace(
         if value is None:
             return Refusal(ErrorCode.INVALID_REQUEST, f"setting {name}: no value given")
         if _is_for_all(resource, name):
-            return _FOR_ALL
+            return _FOR_ALL[name]
         given[name] = value
     try:
         return _checked(resource, given, settings)
@@ -227,8 +230,9 @@ def _replace(
 
 def _is_for_all(resource: Resource, name: str) -> bool:
     """Whether one broker cannot have it to itself: a leader that asked for fewer in sync than the controller thinks
-    would acknowledge what those lack whom the controller takes for eligible (C7)."""
-    return resource.type == BROKER_RESOURCE and bool(resource.name) and name == _MIN_ISR
+    would acknowledge what those lack whom the controller takes for eligible (C7). Of drained brokers nobody would
+    hear."""
+    return resource.type == BROKER_RESOURCE and bool(resource.name) and name in _FOR_ALL
 
 
 def _checked(resource: Resource, values: Mapping[str, str], settings: BrokerSettings) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 Hard rule (D4): where there are at least as many machines as replicas, no two replicas of a partition share one. Racks
 come next. Leaders go round all brokers, so each leads as many as any other. Brokers that are away get new replicas
-only where those that are there do not suffice: a restart is no reason for fewer copies.
+only where those that are there do not suffice: a restart is no reason for fewer copies. Brokers that are drained get
+none.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -45,8 +46,9 @@ def failure_domains(image: MetadataImage) -> int:
 
 
 def registered_domains(image: MetadataImage) -> int:
-    """The same of all brokers that belong to the cluster, whether they are there just now or not."""
-    return _domains(image.brokers.values())
+    """The same of all brokers that belong to the cluster for good, whether they are there just now or not."""
+    drained = image.drained_brokers
+    return _domains([broker for broker in image.brokers.values() if broker.id not in drained])
 
 
 def _domains(brokers: Collection[BrokerImage]) -> int:
@@ -55,9 +57,9 @@ def _domains(brokers: Collection[BrokerImage]) -> int:
 
 
 def absent_brokers(image: MetadataImage) -> list[int]:
-    """Brokers that are fenced or about to stop, by id."""
-    usable = {broker.id for broker in image.usable_brokers()}
-    return sorted(broker_id for broker_id in image.brokers if broker_id not in usable)
+    """Brokers that are fenced or about to stop, and are to come back, by id."""
+    not_these = {broker.id for broker in image.usable_brokers()} | image.drained_brokers
+    return sorted(broker_id for broker_id in image.brokers if broker_id not in not_these)
 
 
 def _interleaved(groups: Sequence[Sequence[Place]]) -> list[Place]:

@@ -24,6 +24,8 @@ TRANSACTION_TOPIC = "__transaction_state"
 METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC})
 
+DRAINED_BROKERS = "cluster.drained.brokers"
+
 _NO_CONFIG: Mapping[str, str] = MappingProxyType({})
 
 
@@ -137,10 +139,17 @@ class MetadataImage(NamedTuple):
         """Dynamic defaults of all brokers."""
         return self.configs.get((BROKER_RESOURCE, "")) or _NO_CONFIG
 
+    @property
+    def drained_brokers(self) -> frozenset[int]:
+        """Ids of brokers that are to hold no replicas."""
+        listed = self.cluster_config.get(DRAINED_BROKERS, "")
+        return frozenset(int(broker_id) for broker_id in listed.split(",") if broker_id)
+
     def usable_brokers(self) -> list[BrokerImage]:
-        """Brokers that may be given new replicas, by id."""
-        usable = [b for b in self.brokers.values() if not b.fenced and not b.in_controlled_shutdown]
-        return sorted(usable)
+        """Brokers that may be given new replicas, by id; where all that are there are drained, those."""
+        there = sorted(b for b in self.brokers.values() if not b.fenced and not b.in_controlled_shutdown)
+        drained = self.drained_brokers
+        return [broker for broker in there if broker.id not in drained] or there
 
     def partitions_of(self, broker_id: int) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
         """Every partition that has a replica on this broker."""

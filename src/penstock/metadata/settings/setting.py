@@ -162,6 +162,15 @@ class List(About):
         return items
 
 
+class BrokerIds(List):
+    def read(self, name: str, raw: Raw) -> tuple[str, ...]:
+        items = super().read(name, raw)
+        for item in items:
+            if not (item.isascii() and item.isdigit()):
+                raise SettingError(name, raw, f"{item!r} is not the id of a broker")
+        return items
+
+
 class Setting:
     """A declaration joined with its name, field, default and nullability."""
 
