@@ -3,7 +3,11 @@
 import tomllib
 from pathlib import Path
 
-from penstock.cli.cluster_up import plan_members, write_configuration
+import pytest
+
+from penstock.cli.cluster_up import plan_members, run_cluster, write_configuration
+from penstock.cli.exits import Failure
+from penstock.cli.node_settings import refuse_part_of_data
 from penstock.metadata.settings import BrokerSettings
 
 
@@ -33,3 +37,21 @@ def test_configurations_are_settings_that_a_broker_takes(tmp_path: Path) -> None
     )
     write_configuration(members, tmp_path / "data", {"flush.mode": "os", "broker.rack": 'a "rack"'})
     assert [member.config_file.read_text() for member in members] == first, "a second start is the same cluster"
+
+
+@pytest.mark.parametrize("name", ["meta.properties", "__cluster_metadata-0"])
+def test_data_of_a_single_node_is_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    with pytest.raises(Failure, match="the data of a single node") as refused:
+        run_cluster(3, 19092, str(tmp_path), {})
+    assert f"penstock up --data {tmp_path}" in refused.value.hint
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_data_of_both_kinds_can_be_parted(tmp_path: Path) -> None:
+    """As an older release left them."""
+    (tmp_path / "meta.properties").write_text("")
+    write_configuration(plan_members(1, 19092, tmp_path), tmp_path, {})
+    with pytest.raises(Failure, match="penstock cluster up") as refused:
+        refuse_part_of_data(BrokerSettings.from_mapping({"log.dirs": str(tmp_path)}), 1)
+    assert "are moved away" in refused.value.hint

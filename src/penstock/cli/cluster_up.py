@@ -12,6 +12,7 @@ from pathlib import Path
 from penstock import __version__
 from penstock.cli import exits
 from penstock.cli.members import Member, write_member
+from penstock.cli.node_settings import has_own_data
 
 _HOST = "127.0.0.1"
 
@@ -45,10 +46,20 @@ def _cluster_id(path: Path) -> str:
     return path.read_text().strip()
 
 
+def refuse_other_data(data: Path) -> None:
+    """A cluster beside a single node's data would begin empty, and keep `penstock up` from that data ever after."""
+    if has_own_data(str(data)) and not (data / "broker-1.toml").exists():
+        raise exits.Failure(
+            f"{data} has the data of a single node, as `penstock up` makes it",
+            hint=f"start it with `penstock up --data {data}`, or choose another --data for the cluster",
+        )
+
+
 def run_cluster(brokers: int, port: int, data: str, settings: Mapping[str, str]) -> int:
     from penstock.cli.supervisor import Supervisor
 
     members = plan_members(brokers, port, Path(data))
+    refuse_other_data(Path(data))
     write_configuration(members, Path(data), settings)
     bootstrap = ",".join(f"{_HOST}:{member.port}" for member in members)
 

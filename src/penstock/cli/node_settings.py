@@ -14,6 +14,8 @@ from penstock.metadata.settings.broker_settings import flatten
 BELOW = "brokers"
 """Where, below the first broker's data directory, its neighbours of the same host are."""
 
+_OF_A_NODE = ("meta.properties", "__cluster_metadata-0")
+
 
 def read_settings(
     overrides: Mapping[str, str], config_file: str | None
@@ -34,9 +36,10 @@ def refuse_part_of_data(settings: BrokerSettings, brokers: int) -> None:
     """Data that more brokers have written, or a cluster of another kind, must not be started in part."""
     data, first = settings.log_dirs[0], settings.node_id
     if os.path.exists(os.path.join(data, "broker-1.toml")):
-        raise Failure(
-            f"{data} was made by `penstock cluster up`", hint="start it with that, or choose another --data"
-        )
+        hint = "start it with that, or choose another --data"
+        if has_own_data(data):
+            hint += f"; what `penstock up` has stored is back when {data}/broker-* and cluster.id are moved away"
+        raise Failure(f"{data} was made by `penstock cluster up`", hint=hint)
     left_out = [node_id for node_id in neighbours(data) if not first <= node_id < first + brokers]
     if not left_out:
         return
@@ -46,6 +49,11 @@ def refuse_part_of_data(settings: BrokerSettings, brokers: int) -> None:
         hint=f"use --brokers {max(left_out) - first + 1}. To have fewer: `penstock cluster drain {ids}`, stop, move "
         f"{places} away, start with fewer brokers, and `penstock cluster remove` what is gone",
     )
+
+
+def has_own_data(data: str) -> bool:
+    """Whether a node has stored something here itself, not only in directories below."""
+    return any(os.path.exists(os.path.join(data, name)) for name in _OF_A_NODE)
 
 
 def neighbours(data: str) -> list[int]:
