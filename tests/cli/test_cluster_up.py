@@ -4,11 +4,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from penstock.cli.cluster_up import plan_members, run_cluster, write_configuration
 from penstock.cli.exits import Failure
+from penstock.cli.main import cli
 from penstock.cli.node_settings import refuse_part_of_data
 from penstock.metadata.settings import BrokerSettings
+from penstock.node.identity import DirectoryLock
 
 
 def test_ports_and_names(tmp_path: Path) -> None:
@@ -55,3 +58,57 @@ def test_data_of_both_kinds_can_be_parted(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="penstock cluster up") as refused:
         refuse_part_of_data(BrokerSettings.from_mapping({"log.dirs": str(tmp_path)}), 1)
     assert "are moved away" in refused.value.hint
+
+
+def made(data: Path, brokers: int) -> dict[str, str]:
+    """A cluster that has run; answers what its files say."""
+    write_configuration(plan_members(brokers, 19092, data), data, {})
+    for node_id in range(1, brokers + 1):
+        (data / f"broker-{node_id}").mkdir()
+        (data / f"broker-{node_id}" / "meta.properties").write_text("")
+    return files_of(data)
+
+
+def files_of(data: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in data.iterdir() if path.suffix in (".toml", ".id")}
+
+
+@pytest.mark.parametrize("used", ["", "broker-2"])
+def test_files_of_members_that_run_stay_as_they_are(tmp_path: Path, used: str) -> None:
+    before = made(tmp_path, 3)
+    lock = DirectoryLock(str(tmp_path / used))
+    with pytest.raises(Failure, match="in use by another process"):
+        run_cluster(4, 29092, str(tmp_path), {})
+    lock.release()
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("wrong", ["no.such.setting=1", "num.partitions=many", "node.id=7", "cluster.id=other"])
+def test_a_mistake_in_a_setting_is_told_and_not_kept(tmp_path: Path, wrong: str) -> None:
+    before = made(tmp_path, 2)
+    result = CliRunner().invoke(cli, ["cluster", "up", "-n", "2", "--data", str(tmp_path), "--set", wrong])
+    assert result.exit_code == 2
+    assert "start it again" not in result.output
+    assert files_of(tmp_path) == before
+
+
+def test_a_mistake_in_a_setting_makes_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(Failure):
+        run_cluster(3, 19092, str(tmp_path / "new"), {"no.such.setting": "1"})
+    assert not (tmp_path / "new").exists()
+
+
+def test_fewer_brokers_than_have_data_are_refused(tmp_path: Path) -> None:
+    before = made(tmp_path, 4)
+    with pytest.raises(Failure, match="data of broker 3, 4, which would be left out") as refused:
+        run_cluster(2, 19092, str(tmp_path), {})
+    assert refused.value.hint.startswith("use --brokers 4.")
+    assert files_of(tmp_path) == before
+
+
+def test_a_cluster_id_may_be_given_to_a_new_cluster(tmp_path: Path) -> None:
+    members = plan_members(2, 19092, tmp_path)
+    write_configuration(members, tmp_path, {"cluster.id": "mine"})
+    write_configuration(members, tmp_path, {})
+    assert (tmp_path / "cluster.id").read_text() == "mine\n"
+    assert tomllib.loads(members[1].config_file.read_text())["cluster.id"] == "mine"
