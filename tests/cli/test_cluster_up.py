@@ -112,3 +112,19 @@ def test_a_cluster_id_may_be_given_to_a_new_cluster(tmp_path: Path) -> None:
     write_configuration(members, tmp_path, {})
     assert (tmp_path / "cluster.id").read_text() == "mine\n"
     assert tomllib.loads(members[1].config_file.read_text())["cluster.id"] == "mine"
+
+
+def test_settings_that_processes_cannot_share_are_moved(tmp_path: Path) -> None:
+    members = plan_members(3, 19092, tmp_path)
+    given = {
+        "metrics.listener": "127.0.0.1:9404",
+        "advertised.listeners": "PLAINTEXT://outside:9092",
+        "metadata.log.dir": str(tmp_path / "m"),
+    }
+    write_configuration(members, tmp_path, given)
+    settings = [BrokerSettings.from_mapping(tomllib.loads(each.config_file.read_text())) for each in members]
+    assert [each.metrics_listener for each in settings] == ["127.0.0.1:9404", "127.0.0.1:9405", "127.0.0.1:9406"]
+    assert settings[2].advertised_listeners == ("PLAINTEXT://outside:19096",)
+    assert settings[1].metadata_log_dir == str(tmp_path / "m" / "broker-2")
+    with pytest.raises(Failure, match="is not host:port"):
+        write_configuration(members, tmp_path, {"metrics.listener": "here"})

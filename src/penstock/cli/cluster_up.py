@@ -5,17 +5,19 @@ that was given is known to be right, and that no process uses the files: they ma
 """
 
 import asyncio
+import os
 import re
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from penstock import __version__
 from penstock.cli import exits
 from penstock.cli.exits import USAGE, Failure
-from penstock.cli.members import Member, write_member
+from penstock.cli.members import Member, moved_settings, write_member
 from penstock.cli.node_settings import has_own_data
 from penstock.metadata.settings import BrokerSettings, SettingError
 from penstock.node.identity import DirectoryLock, NodeRefused
@@ -36,21 +38,22 @@ def plan_configuration(members: Sequence[Member], data: Path, settings: Mapping[
     """What the members' files will say. Raises `Failure` where a broker would not take it."""
     voters = [f"{member.node_id}@{_HOST}:{member.port + 1}" for member in members]
     cluster_id = _cluster_id(data, settings.get(_CLUSTER_ID))
-    planned = [
+    planned: list[dict[str, object]] = [
         {
             "node.id": member.node_id,
             "process.roles": ["broker", "controller"],
             "listeners": [f"PLAINTEXT://{_HOST}:{member.port}", f"CONTROLLER://{_HOST}:{member.port + 1}"],
             "controller.quorum.voters": voters,
-            "log.dirs": [str(_directory(data, member).absolute())],
+            "log.dirs": [_directory(str(data), member)],
             **settings,
             _CLUSTER_ID: cluster_id,
         }
         for member in members
     ]
     try:
-        for values in planned:
-            BrokerSettings.from_mapping(values)
+        for number, (member, values) in enumerate(zip(members, planned, strict=True)):
+            chosen = BrokerSettings.from_mapping(values)
+            values.update(moved_settings(chosen, member, number, partial(_directory, member=member)))
     except SettingError as error:
         raise Failure(str(error), hint="docs/settings.md lists every setting", exit_code=USAGE) from error
     return planned
@@ -74,8 +77,8 @@ def _cluster_id(data: Path, given: str | None) -> str:
     return stored or given or urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
 
 
-def _directory(data: Path, member: Member) -> Path:
-    return data / member.name
+def _directory(path: str, member: Member) -> str:
+    return os.path.join(os.path.abspath(path), member.name)
 
 
 def refuse_settings(settings: Mapping[str, str]) -> None:
@@ -117,9 +120,9 @@ def _with_data(data: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match is not None)
 
 
-def _lock(directory: Path) -> DirectoryLock:
+def _lock(directory: str) -> DirectoryLock:
     try:
-        return DirectoryLock(str(directory))
+        return DirectoryLock(directory)
     except (NodeRefused, OSError) as error:
         raise Failure(str(error)) from error
 
@@ -127,8 +130,8 @@ def _lock(directory: Path) -> DirectoryLock:
 def _write_unused(members: Sequence[Member], data: Path, settings: Mapping[str, str]) -> None:
     """Members may run that were started by hand; their files must stay as they are."""
     with ExitStack() as locks:
-        for directory in (_directory(data, member) for member in members):
-            if directory.is_dir():
+        for directory in (_directory(str(data), member) for member in members):
+            if os.path.isdir(directory):
                 locks.callback(_lock(directory).release)
         write_configuration(members, data, settings)
 
@@ -151,6 +154,6 @@ def run_cluster(brokers: int, port: int, data: str, settings: Mapping[str, str])
         return await Supervisor([members], announce).run()
 
     with ExitStack() as locks:
-        locks.callback(_lock(place).release)  # until the end: a second command would look after the same members
+        locks.callback(_lock(data).release)  # until the end: a second command would look after the same members
         _write_unused(members, place, settings)
         return asyncio.run(supervise())

@@ -18,12 +18,13 @@ import asyncio
 import os
 import socket
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock import __version__
 from penstock.cli.exits import USAGE, Failure, talk
-from penstock.cli.members import Member, write_member
+from penstock.cli.members import Member, moved_settings, write_member
 from penstock.cli.node_settings import BELOW, neighbours
 from penstock.metadata.listeners import Listener
 from penstock.metadata.settings import BrokerSettings
@@ -60,8 +61,9 @@ def plan_host(settings: BrokerSettings, brokers: int) -> HostPlan:
     files = Path(settings.log_dirs[0]).absolute() / BELOW
     members = [Member(node_id, shared.port + 2 + node_id - first, files / f"{node_id}.toml") for node_id in ids]
     values = []
-    for member in members:
-        is_first = member.node_id == first
+    for number, member in enumerate(members):
+        is_first = number == 0
+        own_directory = partial(_directory, member=member, first=first)
         listeners = [shared._replace(port=member.port)] + ([controller] if is_first and votes else [])
         own: dict[str, object] = {
             "node.id": member.node_id,
@@ -69,8 +71,8 @@ def plan_host(settings: BrokerSettings, brokers: int) -> HostPlan:
             "listeners": [str(listener) for listener in listeners],
             "controller.quorum.voters": voters,
             "broker.host": settings.broker_host or socket.gethostname(),
-            "log.dirs": [_directory(path, member, first) for path in settings.log_dirs],
-            **_moved(settings, member, first),
+            "log.dirs": [own_directory(path) for path in settings.log_dirs],
+            **moved_settings(settings, member, number, own_directory),
         }
         if cluster_id is not None:
             own["cluster.id"] = cluster_id
@@ -138,20 +140,6 @@ def _new_cluster_id() -> str:
 def _directory(path: str, member: Member, first: int) -> str:
     whole = os.path.abspath(path)
     return whole if member.node_id == first else os.path.join(whole, BELOW, str(member.node_id))
-
-
-def _moved(settings: BrokerSettings, member: Member, first: int) -> dict[str, object]:
-    """Settings that no two processes can share."""
-    moved: dict[str, object] = {}
-    if settings.metadata_log_dir:
-        moved["metadata.log.dir"] = _directory(settings.metadata_log_dir, member, first)
-    if settings.metrics_listener:
-        host, _, port = settings.metrics_listener.rpartition(":")
-        moved["metrics.listener"] = f"{host}:{int(port) + member.node_id - first if int(port) else 0}"
-    if settings.advertised_listeners:
-        own = [listener._replace(port=member.port) for listener in settings.advertised_listener_list]
-        moved["advertised.listeners"] = [str(listener) for listener in own]
-    return moved
 
 
 def listen(shared: Listener) -> list[socket.socket]:
