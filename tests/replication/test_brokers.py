@@ -286,7 +286,9 @@ def test_fetches_of_followers_are_incremental() -> None:
     run(story)
 
 
-def test_a_leader_that_hears_nobody_sends_its_clients_away() -> None:
+def test_a_leader_that_hears_nobody_sends_its_clients_away(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "penstock.replication")
+
     async def story() -> None:
         async with running() as cluster:
             cluster.create(min_insync_replicas="2")
@@ -302,13 +304,16 @@ def test_a_leader_that_hears_nobody_sends_its_clients_away() -> None:
             for progress in cluster.replica(1).leader_state.progress.values():  # type: ignore[union-attr]
                 progress.last_fetch_ms = progress.last_caught_up_ms = -(10**9)
             old.replicas.check_standing()
+            old.replicas.check_standing()
             assert old.replicas.is_cut_off
+            assert caplog.text.count("clients are turned away: ") == 1
             assert (await waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             row = await produce_to(old, "three")
             assert (row.error_code, row.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
             old.lifecycle.heard_at = old.clock.monotonic()  # type: ignore[union-attr]
             old.replicas.check_standing()
             assert not old.replicas.is_cut_off
+            assert caplog.text.count("clients are no longer turned away") == 1
             assert cluster.leader() is old.partitions.find("a", 0)
 
     run(story)

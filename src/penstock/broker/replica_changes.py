@@ -207,10 +207,22 @@ class ReplicaChanges:
                 self._suspended[partition] = None
                 self._table.stop_leading(partition)
                 partition.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self.is_cut_off = bool(self._suspended) or self.fetchers.all_silent(silence_ms / 1000)
+        self._note_standing(bool(self._suspended) or self.fetchers.all_silent(silence_ms / 1000))
+
+    def _note_standing(self, is_cut_off: bool) -> None:
+        """The log says why clients are let go: they themselves see no more than a connection that ends."""
+        if is_cut_off and not self.is_cut_off:
+            log.warning(
+                "clients are turned away: for %d ms neither a controller with a majority nor other replicas were "
+                "heard of; do the nodes of controller.quorum.voters run, and can they be reached from here?",
+                self._broker.settings.broker_session_timeout_ms,
+            )
+        elif self.is_cut_off and not is_cut_off:
+            log.info("clients are no longer turned away")
+        self.is_cut_off = is_cut_off
 
     def _go_on(self) -> None:
-        self.is_cut_off = False
+        self._note_standing(False)
         for partition in list(self._suspended):
             state = self._broker.image.partition(partition.topic, partition.index)
             if state is not None:

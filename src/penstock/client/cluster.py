@@ -122,17 +122,14 @@ class Cluster:
         brokers = self._shuffled(self.metadata.brokers.values())
         candidates = [(b.node_id, b.host, b.port) for b in brokers]
         candidates += [(_BOOTSTRAP - i, host, port) for i, (host, port) in enumerate(self._bootstrap)]
-        failures: list[str] = []
-        last: ClientError | None = None
+        failures: list[ClientError] = []
         for node_id, host, port in candidates:
             try:
                 return await self._open((node_id, "control"), host, port)
             except (ConnectionFailed, RequestTimedOut) as error:  # a process that was stopped still accepts
-                failures.append(str(error))
-                last = error
-        raise ConnectionFailed(
-            "; ".join(dict.fromkeys(failures)) or "no broker is known", hint=last.hint if last else None
-        )
+                failures.append(error)
+        said = dict.fromkeys(str(error) for error in failures)
+        raise ConnectionFailed("; ".join(said) or "no broker is known", hint=_most_telling_hint(failures))
 
     def _shuffled(self, brokers: Iterable[BrokerInfo]) -> list[BrokerInfo]:
         return sorted(brokers, key=lambda _: self.options.rng.uniform(0, 1))
@@ -386,6 +383,11 @@ class Cluster:
         """Forgets a coordinator that says it is none."""
         if code in _COORDINATOR_MOVED:
             self.forget_coordinator(group)
+
+
+def _most_telling_hint(failures: list[ClientError]) -> str | None:
+    """Of a broker that was reached: of one that is not there, there is less to say."""
+    return next((error.hint for error in failures if error.hint != ConnectionFailed.hint), None)
 
 
 def _version() -> str:

@@ -30,6 +30,7 @@ _SIZE = struct.Struct(">i")
 _RECEIVE_BYTES = 64 * 1024
 _MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 _API_VERSIONS = 18
+_TURNED_AWAY = "a broker turns clients away when it has lost the majority of its controllers; its log says so"
 
 
 class RequestFailed(Exception):
@@ -247,7 +248,14 @@ class Requester(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(self.error_failed(f"the connection to {self.address} was lost{f': {exc}' if exc else ''}"))
+        if self.versions:
+            message, hint = (
+                f"the connection to {self.address} was lost",
+                "the broker has let go of it; look at its log",
+            )
+        else:
+            message, hint = f"{self.address} accepted the connection and closed it", _TURNED_AWAY
+        self._fail(self.error_failed(f"{message}: {exc}" if exc else message, hint))
 
     def abort(self, reason: Exception) -> None:
         """Closes at once and fails whatever is in flight."""
