@@ -12,6 +12,7 @@ from penstock.broker.broker_probes import BrokerProbes
 from penstock.broker.controller_channel import ControllerUnavailable
 from penstock.broker.image_watch import ImageWatch
 from penstock.broker.lifecycle import Lifecycle, Presence, RegistrationRefused
+from penstock.broker.metadata_driver import AmongStrangers
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import BrokerImage, MetadataImage
 from penstock.metadata.listeners import Listener
@@ -265,3 +266,20 @@ def test_a_start_without_a_controller_says_whom_it_waits_for(
 
     asyncio.run(story())
     assert "a majority" in caplog.text
+
+
+def test_a_start_among_controllers_of_another_cluster_says_so() -> None:
+    world = World()
+
+    async def strangers() -> None:
+        raise AmongStrangers("2, 3")
+
+    world.driver.wait_active_controller_known = strangers
+
+    async def story() -> None:
+        with pytest.raises(
+            RegistrationRefused, match=r"another cluster than this node \(node 2, 3\).* of cluster c\."
+        ):
+            await Lifecycle(world, PRESENCE).start()  # type: ignore[arg-type]
+
+    asyncio.run(story())

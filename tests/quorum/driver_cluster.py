@@ -107,7 +107,7 @@ class DriverNode:
             cluster.pool,
             self.failures.append,
             transport=Network(cluster, number),
-            cluster_id="c",
+            cluster_id=cluster.ids.get(number, "c"),
         )
         self.driver.controller_endpoints = (Endpoint("CONTROLLER", "localhost", number),)
         self.store = store
@@ -130,6 +130,8 @@ class DriverCluster:
         self.path = path
         self.voters = ",".join(f"{n}@localhost:{n}" for n in range(1, voters + 1))
         self.directories: dict[int, bytes] = {}
+        self.ids: dict[int, str] = {}
+        """Cluster ids of nodes that are not of this cluster."""
         self.running: dict[int, DriverNode] = {}
         self.cut_off: set[int] = set()
         self.requests: dict[str, int] = {}

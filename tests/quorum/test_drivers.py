@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.metadata_driver import NotController
+from penstock.broker.metadata_driver import AmongStrangers, NotController
 from penstock.metadata.snapshot import parse_snapshot_name
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.quorum.control_records import voters_in
@@ -62,6 +62,29 @@ def test_voters_are_pinned(tmp_path: Path) -> None:
 def _core(node):  # type: ignore[no-untyped-def]
     assert node.driver.quorum is not None
     return node.driver.quorum.core
+
+
+@pytest.mark.parametrize("number", [3, 4], ids=["a voter", "an observer"])
+def test_a_node_of_another_cluster_learns_that_it_is(
+    tmp_path: Path, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(cluster: DriverCluster) -> None:
+        if number in cluster.running:
+            await cluster.stop(number)
+            cluster.path = tmp_path / "new"
+            cluster.path.mkdir()
+        leader = await cluster.leader()
+        cluster.ids[number] = "other"
+        stranger = await cluster.start(number)
+        with pytest.raises(AmongStrangers, match=r"\d, \d"):
+            async with asyncio.timeout(10):
+                await stranger.driver.wait_active_controller_known()
+        await leader.driver.wait_active_controller_known()
+        await leader.change(1)
+
+    live(tmp_path, story)
+    said = [record.message for record in caplog.records if "is of another cluster" in record.message]
+    assert len(said) == len(set(said)) >= 2, "once of each"
 
 
 def test_a_killed_leader_is_replaced_quickly(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.broker.background import carry_on
 from penstock.broker.controller_channel import ControllerUnavailable
+from penstock.broker.metadata_driver import AmongStrangers
 from penstock.controller.brokers import Registration
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.metadata.listeners import Listener
@@ -127,6 +128,12 @@ class Lifecycle:
         except TimeoutError:
             raise RegistrationRefused(
                 f"no controller was found in {timeout_ms} ms; look at the other nodes of controller.quorum.voters"
+            ) from None
+        except AmongStrangers as strangers:
+            raise RegistrationRefused(
+                f"the controllers belong to another cluster than this node (node {strangers}); it is of cluster "
+                f"{self._broker.cluster_id}. Correct controller.quorum.voters, or give the node their cluster.id and "
+                "an empty data directory"
             ) from None
         finally:
             telling.cancel()

@@ -59,6 +59,10 @@ class NotController(MetadataUnavailable):
     """This node is not the active controller, or stopped being it before the change was committed."""
 
 
+class AmongStrangers(Exception):
+    """So many voters are of another cluster that no majority is left without them. Says which."""
+
+
 class MetadataDriver:
     """Used on the loop. `start`, then `append` and `committed`; `stop` at the end."""
 
@@ -166,8 +170,26 @@ class MetadataDriver:
         return self._service
 
     async def wait_active_controller_known(self) -> None:
-        """Returns when there is a leader to speak to: another node, or this one once it is active."""
+        """Returns when there is a leader to speak to: another node, or this one once it is active.
+
+        Raises `AmongStrangers` where there will be none.
+        """
         await self._leader_known.wait()
+        if self._strangers and not self._has_leader:
+            raise AmongStrangers(", ".join(map(str, self._strangers)))
+
+    @property
+    def _has_leader(self) -> bool:
+        return self.is_active or self.leader_address is not None
+
+    @property
+    def _strangers(self) -> list[int]:
+        """Voters of another cluster, where they are too many for a majority without them."""
+        if self._core is None or self._runner is None:
+            return []
+        voters = self._core.voters
+        strangers = sorted(node_id for node_id in self._runner.strangers if node_id in voters.by_id)
+        return strangers if 2 * len(strangers) >= len(voters) else []
 
     def add_leadership_listener(self, listener: LeadershipListener) -> None:
         """Called with True when this node becomes the active controller and with False when it stops being it."""
@@ -345,7 +367,7 @@ class MetadataDriver:
         has_committed = leader is not None and (len(core.voters) == 1 or leader.high_watermark is not None)
         is_active = has_committed and self._unavailable is None  # its log may fail in the turn that settles this
         self._set_active(core.epoch if is_active else None)
-        if is_active or self.leader_address is not None:
+        if self._has_leader or self._strangers:
             self._leader_known.set()
         else:
             self._leader_known.clear()

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from penstock.broker.peers import PeerUnreachable
 from penstock.broker.quorum_addresses import Address, AddressBook, Sender
-from penstock.model.errors import Refusal
+from penstock.model.errors import ErrorCode, Refusal
 from penstock.quorum.bundle import Bundle, LeaderChange, Outgoing, Reply, SnapshotChunk, VotersChange
 from penstock.quorum.core import Quorum
 from penstock.quorum.election_state import ElectionState
@@ -85,6 +85,8 @@ class QuorumRunner:
         self._tick: asyncio.TimerHandle | None = None
         self._tick_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        self.strangers: set[int] = set()
+        """Nodes whose last answer was that they belong to another cluster."""
         self.on_bug: Callable[[BaseException], None] = lambda error: None
 
     @property
@@ -232,18 +234,29 @@ class QuorumRunner:
         if address is not None and self._transport is not None:
             message, response_type = encode_request(outgoing.request, self._sender, quorum.timeouts.fetch_wait_ms)
             try:
-                answer = await self._transport.request(address, message, response_type, self._request_timeout_ms)
+                answer: Any = await self._transport.request(address, message, response_type, self._request_timeout_ms)
             except PeerUnreachable as error:
                 refused = error.refused
                 self._addresses.failed(to, address)
             else:
                 response, places = decode_response(answer)
                 self._addresses.learn_all(places)
+                self._note_cluster(to, address, answer.error_code)
         if response is None:
             self.post(lambda now_ms: quorum.failed(to, correlation, refused, now_ms))
         else:
             said = response
             self.post(lambda now_ms: quorum.respond(to, correlation, said, now_ms))
+
+    def _note_cluster(self, node_id: int, address: Address, code: int) -> None:
+        if code != ErrorCode.INCONSISTENT_CLUSTER_ID:
+            self.strangers.discard(node_id)
+        elif node_id not in self.strangers:
+            self.strangers.add(node_id)
+            ours = self._sender.cluster_id
+            log.warning(
+                "node %d (%s:%d) is of another cluster than this node, which is of %s", node_id, *address, ours
+            )
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
