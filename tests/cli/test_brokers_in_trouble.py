@@ -1,12 +1,15 @@
 """What commands say of brokers that do not answer as they should."""
 
+import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from penstock.cli.exits import UNREACHABLE
+from penstock.cli.exits import OK, UNREACHABLE
+from penstock.testing import Cluster
 from tests.cli.conftest import Invoke
 
 
@@ -36,3 +39,23 @@ def test_a_broker_that_turns_clients_away_is_not_told_to_be_started(penstock: In
     assert result.exit_code == UNREACHABLE
     assert f"{hangs_up} accepted the connection and closed it" in result.stderr
     assert "hint: a broker turns clients away when it has lost the majority of its controllers" in result.stderr
+
+
+def test_a_topic_is_described_though_a_leader_is_silent(penstock: Invoke) -> None:
+    with Cluster(3, {"broker.session.timeout.ms": "60000"}) as cluster:
+        name = cluster.create_topic("t", partitions=3, replication_factor=3)
+        leaders = [cluster.leader_of(name, partition) for partition in range(3)]
+        silent = next(node_id for node_id in leaders if node_id != cluster.controller_id)
+        asked = next(node_id for node_id in cluster.running if node_id != silent)
+        cluster.pause(silent)
+        try:
+            began = time.monotonic()
+            bootstrap = cluster.brokers[asked].bootstrap
+            result = penstock("topic", "describe", name, "--output", "json", bootstrap=bootstrap)
+            assert time.monotonic() - began < 9
+        finally:
+            cluster.resume(silent)
+    assert result.exit_code == OK, result.stderr
+    ends = [row["end_offset"] for row in json.loads(result.stdout)[0]["partitions"]]
+    assert ends == [None if leader == silent else 0 for leader in leaders]
+    assert "do not tell their offsets" in result.stderr

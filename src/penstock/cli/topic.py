@@ -1,5 +1,6 @@
 """`penstock topic create|list|describe|alter|delete`."""
 
+import asyncio
 from typing import Any
 
 import click
@@ -8,6 +9,9 @@ from penstock.cli.exits import USAGE, Failure, talk
 from penstock.cli.options import bootstrap_option, client_options, confirm, parse_assignments, yes_option
 from penstock.cli.output import print_json, print_rows
 from penstock.cli.running import admin, run
+
+_OFFSETS_MS = 3_000
+"""For an election that is under way; who is silent for longer is shown without offsets."""
 
 
 @click.group()
@@ -127,13 +131,26 @@ async def _describe(bootstrap: str, names: tuple[str, ...], output: str) -> None
         print_rows(one["partitions"], columns, output)
 
 
-async def _offsets(client: Any, name: str, partitions: list[int]) -> dict[int, dict[str, int]]:
+async def _offsets(client: Any, name: str, partitions: list[int]) -> dict[int, dict[str, int | None]]:
+    """None where a leader does not tell: the rest is worth seeing all the same, then more than ever."""
     from penstock.client import EARLIEST, LATEST, TopicPartition
 
     wanted = [TopicPartition(name, p) for p in partitions]
-    starts = await client.list_offsets(dict.fromkeys(wanted, EARLIEST))
-    ends = await client.list_offsets(dict.fromkeys(wanted, LATEST))
-    return {tp.partition: {"start_offset": starts[tp].offset, "end_offset": ends[tp].offset} for tp in wanted}
+    starts, ends = await asyncio.gather(
+        client.list_known_offsets(dict.fromkeys(wanted, EARLIEST), timeout_ms=_OFFSETS_MS),
+        client.list_known_offsets(dict.fromkeys(wanted, LATEST), timeout_ms=_OFFSETS_MS),
+    )
+    silent = [tp.partition for tp in wanted if tp not in starts or tp not in ends]
+    if silent:
+        numbers = ", ".join(map(str, silent))
+        talk(f"topic {name}: the leaders of these partitions do not tell their offsets: {numbers}")
+    return {
+        tp.partition: {
+            "start_offset": starts[tp].offset if tp in starts else None,
+            "end_offset": ends[tp].offset if tp in ends else None,
+        }
+        for tp in wanted
+    }
 
 
 @topic.command("alter")

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, TopicError, broker_error, no_partition
@@ -43,6 +44,29 @@ async def list_offsets(
         return found
 
     return await retry(attempt, cluster.options, timeout_ms)
+
+
+async def list_known_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout_ms: float
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """As `list_offsets`, of those partitions whose leaders answer within the time; the others are left out."""
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    if any(cluster.metadata.leader_of(*tp) == NO_LEADER for tp in wanted):
+        cluster.interest.update(tp.topic for tp in wanted)
+        await cluster.refresh()
+    leaders = {cluster.metadata.leader_of(*tp) for tp in wanted} - {NO_LEADER}
+
+    async def ask(leader: int) -> None:
+        led = {tp: at for tp, at in wanted.items() if tp not in found and cluster.metadata.leader_of(*tp) == leader}
+        await _ask(cluster, leader, led, READ_UNCOMMITTED, found)
+
+    asking = [retry(partial(ask, leader), cluster.options, timeout_ms) for leader in leaders]
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            await asyncio.gather(*asking, return_exceptions=True)
+    except TimeoutError:
+        pass
+    return found
 
 
 async def group_by_leader(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:

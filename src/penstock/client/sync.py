@@ -162,6 +162,7 @@ class Admin(_Twin[AsyncAdmin]):
     describe_topics = _blocking(AsyncAdmin.describe_topics)
     delete_records = _blocking(AsyncAdmin.delete_records)
     list_offsets = _blocking(AsyncAdmin.list_offsets)
+    list_known_offsets = _blocking(AsyncAdmin.list_known_offsets)
     describe_configs = _blocking(AsyncAdmin.describe_configs)
     alter_configs = _blocking(AsyncAdmin.alter_configs)
     list_groups = _blocking(AsyncAdmin.list_groups)

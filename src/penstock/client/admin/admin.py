@@ -31,7 +31,7 @@ from penstock.client.consumer.subscription import Partition, as_partitions
 from penstock.client.errors import ClientError, Closed, UsageError, broker_error, raise_for
 from penstock.client.group_offsets import fetch_offsets
 from penstock.client.metadata import BrokerInfo
-from penstock.client.offsets import list_offsets
+from penstock.client.offsets import list_known_offsets, list_offsets
 from penstock.client.options import ConnectionArguments, ConnectionOptions
 from penstock.client.retry import retry
 from penstock.client.types import EARLIEST, LATEST, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
@@ -141,6 +141,13 @@ class Admin:
         """By timestamp, or `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`; offset −1 where there is no such record."""
         exact = {TopicPartition(*tp): timestamp for tp, timestamp in wanted.items()}
         return await list_offsets(self._cluster, exact, isolation_level=isolation_level, timeout_ms=self._timeout_ms)
+
+    async def list_known_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """As `list_offsets`, without those partitions whose leaders do not answer in time."""
+        exact = {TopicPartition(*tp): timestamp for tp, timestamp in wanted.items()}
+        return await list_known_offsets(self._cluster, exact, timeout_ms=timeout_ms)
 
     # -- configuration ------------------------------------------------------------------------------------
 
