@@ -57,6 +57,23 @@ def test_up_serves_and_stops_on_sigterm(up: "subprocess.Popen[str]") -> None:
     assert up.wait(20) == 0
 
 
+@pytest.mark.parametrize("command", ["broker", "up"])
+def test_a_member_that_knows_no_voters_says_that_it_is_alone(tmp_path: Path, command: str) -> None:
+    config = tmp_path / "member.toml"
+    config.write_text(f'"node.id" = 7\nlisteners = "PLAINTEXT://127.0.0.1:0"\n"log.dirs" = "{tmp_path / "data"}"\n')
+    process = subprocess.Popen([*COMMAND, command, "--config", str(config)], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if " ready: " in line:
+            break
+    process.terminate()
+    assert process.wait(20) == 0
+    process.stderr.close()
+    assert ("node 7 is a cluster of its own" in said) == (command == "broker")
+
+
 def test_up_refuses_what_it_does_not_understand(tmp_path: Path) -> None:
     for arguments in (
         ["--set", "no.such.setting=1"],

@@ -27,4 +27,4 @@ def broker(config_file: str, settings: tuple[str, ...], supervised: bool, bootst
     from penstock.node.run import Supervision, run_node
 
     chosen, _ = read_settings(parse_assignments(settings, "a setting"), config_file)
-    return run_node(chosen, Supervision(supervised, bootstrap_fds))
+    return run_node(chosen, Supervision(supervised, bootstrap_fds), is_meant_as_member=True)

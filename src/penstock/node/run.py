@@ -35,9 +35,16 @@ class Supervision(NamedTuple):
 _ON_ITS_OWN = Supervision()
 
 
-def run_node(settings: BrokerSettings, supervision: Supervision = _ON_ITS_OWN) -> int:
+def run_node(
+    settings: BrokerSettings, supervision: Supervision = _ON_ITS_OWN, *, is_meant_as_member: bool = False
+) -> int:
     """Runs a node until SIGTERM or SIGINT."""
     configure_log_lines(settings.log_format, settings.log_level)
+    if is_meant_as_member and not settings.controller_quorum_voters:
+        log.warning(
+            "controller.quorum.voters is not set: node %d is a cluster of its own, and joins no other",
+            settings.node_id,
+        )
     _raise_file_limit()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         return runner.run(_serve(settings, supervision))
