@@ -87,6 +87,26 @@ def test_up_refuses_what_it_does_not_understand(tmp_path: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"this is not = = toml", " is not TOML: "),
+        (b"\xff\xfe", " is not TOML: "),
+        (b"no.such.setting = 1", ": setting no.such.setting"),
+        (None, "No such file"),
+    ],
+)
+def test_what_is_wrong_with_a_file_names_the_file(tmp_path: Path, content: bytes | None, why: str) -> None:
+    config = tmp_path / "bad.toml"
+    if content is not None:
+        config.write_bytes(content)
+    result = run("broker", "--config", str(config))
+    assert result.returncode == 2
+    assert str(config) in result.stderr
+    assert why in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_up_imports_neither_rich_nor_the_client() -> None:
     code = (
         "import sys, penstock.cli.main, penstock.cli.up, penstock.node.run;"

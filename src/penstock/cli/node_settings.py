@@ -21,15 +21,23 @@ def read_settings(
     overrides: Mapping[str, str], config_file: str | None
 ) -> tuple[BrokerSettings, Mapping[str, object]]:
     """The settings, and what was given for them by name; `overrides` go before the file."""
-    given: dict[str, object] = {}
+    given = {**_read_file(config_file), **overrides} if config_file is not None else {**overrides}
     try:
-        if config_file is not None:
-            with open(config_file, "rb") as file:
-                given.update(flatten(tomllib.load(file)))
-        given.update(overrides)
         return BrokerSettings.from_mapping(given), given
-    except (OSError, tomllib.TOMLDecodeError, SettingError) as error:
-        raise Failure(str(error), hint="docs/settings.md lists every setting", exit_code=USAGE) from error
+    except SettingError as error:
+        where = f"{config_file}: " if config_file is not None and error.name not in overrides else ""
+        raise Failure(f"{where}{error}", hint="docs/settings.md lists every setting", exit_code=USAGE) from error
+
+
+def _read_file(path: str) -> dict[str, object]:
+    try:
+        with open(path, "rb") as file:
+            return {**flatten(tomllib.load(file))}
+    except OSError as error:
+        raise Failure(f"cannot read {path}: {error.strerror}", exit_code=USAGE) from error
+    except ValueError as error:  # not TOML, or not even text
+        hint = 'a setting is a line such as "node.id" = 1; docs/operations.md shows a whole file'
+        raise Failure(f"{path} is not TOML: {error}", hint=hint, exit_code=USAGE) from error
 
 
 def refuse_part_of_data(settings: BrokerSettings, brokers: int) -> None:
