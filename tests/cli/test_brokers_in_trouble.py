@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.cli.exits import OK, UNREACHABLE
-from penstock.testing import Cluster
+from penstock.testing import Broker, Cluster
 from tests.cli.conftest import Invoke
 
 
@@ -39,6 +39,15 @@ def test_a_broker_that_turns_clients_away_is_not_told_to_be_started(penstock: In
     assert result.exit_code == UNREACHABLE
     assert f"{hangs_up} accepted the connection and closed it" in result.stderr
     assert "hint: a broker turns clients away when it has lost the majority of its controllers" in result.stderr
+
+
+def test_a_controllers_port_is_recognised(penstock: Invoke) -> None:
+    with Broker({"listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0"}) as both:
+        address = f"127.0.0.1:{both.node.ports[1]}"
+        result = penstock("cluster", "describe", bootstrap=address)
+    assert result.exit_code == UNREACHABLE
+    assert f"{address} is a controller's listener" in result.stderr
+    assert "hint: name the broker's port" in result.stderr
 
 
 def test_a_topic_is_described_though_a_leader_is_silent(penstock: Invoke) -> None:

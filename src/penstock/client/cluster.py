@@ -39,6 +39,7 @@ Lane = Literal["control", "data", "group"]
 R = TypeVar("R", bound=ApiMessage)
 _Key = tuple[int, Lane]
 _BOOTSTRAP = -1000
+_VOTE = 52  # the API by which controllers are told from brokers
 _SINGLE_COORDINATOR_VERSION = 3  # FindCoordinator 4+ asks for many keys at once
 _COORDINATOR_MOVED = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
@@ -165,6 +166,7 @@ class Cluster:
         try:
             request = ApiVersionsRequest(client_software_name="penstock", client_software_version=_version())
             await connection.negotiate(request, ApiVersionsResponse, options.connect_timeout_ms)
+            _refuse_controller(connection)
         except BaseException:
             connection.close()
             raise
@@ -383,6 +385,15 @@ class Cluster:
         """Forgets a coordinator that says it is none."""
         if code in _COORDINATOR_MOVED:
             self.forget_coordinator(group)
+
+
+def _refuse_controller(connection: Connection) -> None:
+    """Said now, where it is clear: later it looks as if the broker were of another age."""
+    if MetadataRequest.API_KEY not in connection.versions and _VOTE in connection.versions:
+        raise ConnectionFailed(
+            f"{connection.address} is a controller's listener, which does not serve clients",
+            hint="name the broker's port: in `listeners`, it is not the one called CONTROLLER",
+        )
 
 
 def _most_telling_hint(failures: list[ClientError]) -> str | None:
