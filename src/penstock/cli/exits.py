@@ -17,7 +17,7 @@ MEANINGS = {
     FAILED: "refused or failed: the broker said no, a file is corrupt, a record was not delivered",
     USAGE: "usage: the command line or the configuration is wrong",
     UNREACHABLE: "no broker could be reached, or it did not answer in time",
-    INTERRUPTED: "interrupted with Ctrl-C",
+    INTERRUPTED: "interrupted with Ctrl-C; `up`, `broker` and `cluster up`, which it stops cleanly, end with 0",
 }
 
 
