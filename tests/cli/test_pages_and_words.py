@@ -1,9 +1,11 @@
 """The generated page, times, tables, bytes."""
 
 import pytest
+from click.testing import CliRunner
 
 from penstock.cli.docs import PAGE, render
-from penstock.cli.exits import Failure
+from penstock.cli.exits import USAGE, Failure
+from penstock.cli.main import cli
 from penstock.cli.output import print_rows, printable, text_or_base64
 from penstock.cli.times import format_time, parse_time_ms
 
@@ -55,3 +57,10 @@ def test_tables_in_a_pipe_are_never_cut(capsys: pytest.CaptureFixture[str]) -> N
     head, line = capsys.readouterr().out.splitlines()
     assert head.split() == ["name", "on", "list", "none"]
     assert line.split() == ["x" * 300, "yes", "1,2", "-"]
+
+
+@pytest.mark.parametrize("option", ["--trace", "--wire", "--plain"])
+def test_what_is_about_one_seed_needs_a_seed(option: str) -> None:
+    result = CliRunner().invoke(cli, ["sim", "run", option])
+    assert result.exit_code == USAGE
+    assert "--seed" in result.stderr

@@ -44,6 +44,8 @@ def run(
 
     A seed decides everything: the cluster, the work, the faults, every delay. A failure says how to see it again.
     """
+    if seed is None and (trace or wire or plain):
+        raise click.UsageError("--trace, --wire and --plain are about one seed: name it with --seed")
     try:
         import aiokafka  # noqa: F401
     except ImportError:
