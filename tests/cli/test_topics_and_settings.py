@@ -81,6 +81,14 @@ def test_settings_are_set_and_unset(penstock: Invoke, name: str) -> None:
     assert penstock("config", "describe", "broker", "1", "--all").exit_code == 0
 
 
+def test_settings_of_all_brokers(penstock: Invoke) -> None:
+    result = penstock("config", "set", "broker", "", "log.retention.ms=3600000")
+    assert result.stderr == "all brokers: log.retention.ms=3600000\n"
+    rows = json.loads(penstock("config", "describe", "broker", "", "--output", "json").stdout)
+    assert [(row["name"], row["value"]) for row in rows] == [("log.retention.ms", "3600000")]
+    assert penstock("config", "unset", "broker", "", "log.retention.ms").exit_code == 0
+
+
 def test_the_cluster_is_described(penstock: Invoke, broker: object) -> None:
     found = json.loads(penstock("cluster", "describe", "-o", "json").stdout)
     assert [b["controller"] for b in found["brokers"]] == [True]

@@ -27,7 +27,10 @@ def config() -> None:
 @click.option("--docs", is_flag=True, help="Also what each setting means.")
 @client_options
 def describe(kind: Kind, name: str, everything: bool, docs: bool, bootstrap: str, output: str) -> None:
-    """Show settings that were changed (or all of them)."""
+    """Show settings that were changed (or all of them).
+
+    With broker "", what was set for all brokers.
+    """
     run(_describe(bootstrap, kind, name, everything, docs, output))
 
 
@@ -45,7 +48,10 @@ async def _describe(bootstrap: str, kind: Kind, name: str, everything: bool, doc
 @click.argument("assignments", nargs=-1, required=True, metavar="SETTING=VALUE...")
 @bootstrap_option
 def set_(kind: Kind, name: str, assignments: tuple[str, ...], bootstrap: str) -> None:
-    """Set settings."""
+    """Set settings.
+
+    With broker "", for all brokers that have no value of their own: `config set broker "" log.retention.ms=3600000`.
+    """
     run(_alter(bootstrap, kind, name, parse_assignments(assignments, "a setting"), ()))
 
 
@@ -62,4 +68,5 @@ def unset(kind: Kind, name: str, settings: tuple[str, ...], bootstrap: str) -> N
 async def _alter(bootstrap: str, kind: Kind, name: str, values: dict[str, str], removed: tuple[str, ...]) -> None:
     async with admin(bootstrap) as client:
         await client.alter_configs(kind, name, values, unset=removed)
-    talk(f"{kind} {name}: {', '.join([*(f'{k}={v}' for k, v in values.items()), *(f'{n} unset' for n in removed)])}")
+    whose = "all brokers" if kind == "broker" and not name else f"{kind} {name}"
+    talk(f"{whose}: {', '.join([*(f'{k}={v}' for k, v in values.items()), *(f'{n} unset' for n in removed)])}")
