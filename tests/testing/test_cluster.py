@@ -113,3 +113,13 @@ def test_a_broker_that_starts_while_it_is_cut_off_stays_cut_off(cluster: Cluster
     cluster.heal()
     cluster.wait_for(lambda: peers.is_cut_off is None, "it is still cut off")
     cluster.wait_until_in_sync(topic)
+
+
+def test_brokers_and_partitions_that_are_not_there_are_told(cluster: Cluster) -> None:
+    for call in (cluster.kill, cluster.pause, cluster.resume, cluster.restart, cluster.isolate):
+        with pytest.raises(ValueError, match="there is no broker 42; the cluster has 1, 2, 3"):
+            call(42)
+    topic = cluster.create_topic(cluster.unused_topic_name())
+    for name, partition in (("nosuch", 0), (topic, 1)):
+        with pytest.raises(ValueError, match=f"there is no partition {name}-{partition}"):
+            cluster.leader_of(name, partition)

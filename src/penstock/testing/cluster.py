@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 _WAIT_SECONDS = 30.0
 _POLL_SECONDS = 0.005
+_NAMED_SECONDS = 3.0
+"""How long a partition may be unknown that was just created: longer, and its name is wrong."""
 
 
 class Cluster:
@@ -92,18 +94,23 @@ class Cluster:
 
     def restart(self, node_id: int) -> None:
         """Stops cleanly what runs, and starts on the same ports and data."""
-        self.brokers[node_id].stop()
+        self._known(node_id).stop()
         self._start([node_id])
 
     def kill(self, node_id: int) -> None:
         """A crash: connections break, nothing is handed over or finished."""
-        self.brokers[node_id].kill()
+        self._known(node_id).kill()
 
     def pause(self, node_id: int) -> None:
-        self.brokers[node_id].pause()
+        self._known(node_id).pause()
 
     def resume(self, node_id: int) -> None:
-        self.brokers[node_id].resume()
+        self._known(node_id).resume()
+
+    def _known(self, node_id: int) -> Broker:
+        if node_id not in self.brokers:
+            raise ValueError(f"there is no broker {node_id}; the cluster has {', '.join(map(str, self.brokers))}")
+        return self.brokers[node_id]
 
     def add_broker(self) -> int:
         """Starts one broker more, which does not vote; returns its id."""
@@ -128,6 +135,8 @@ class Cluster:
     def partition(self, *sides: Iterable[int]) -> None:
         """Lets nothing through between brokers of different sides, until `heal`."""
         groups = [set(side) for side in sides]
+        for node_id in set().union(*groups):
+            self._known(node_id)
         self._cut = {
             frozenset((a, b))
             for i, group in enumerate(groups)
@@ -174,11 +183,14 @@ class Cluster:
         return next((node_id for node_id in self.running if self._broker_of(node_id).driver.is_active), None)
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
-        """The broker that leads a partition; waits until one does."""
+        """The broker that leads a partition; waits until one does. Raises `ValueError` where there is no such one."""
+        named_by = monotonic() + _NAMED_SECONDS
 
         def leader() -> int | None:
             found = self.image().topic(topic)
             state = found.partition(partition) if found is not None else None
+            if state is None and monotonic() > named_by:
+                raise ValueError(f"there is no partition {topic}-{partition}")
             return state.leader if state is not None and state.leader in self.running else None
 
         return self.wait_for(leader, f"{topic}-{partition} has no leader")
