@@ -166,7 +166,7 @@ class VoterPresence:
 _DONE = {
     Wish.UPDATE: "its addresses are updated",
     Wish.REMOVE: "the disk it had is out of the quorum",
-    Wish.ADD: "it votes again",
+    Wish.ADD: "it votes from now on",
 }
 
 
