@@ -115,6 +115,29 @@ def test_a_drain_waits_for_what_is_on_the_move_already(cluster: Cluster) -> None
     assert leader not in cluster.in_sync(topic)
 
 
+def test_a_member_that_is_down_holds_nothing_up_and_is_replaced_when_removed(cluster: Cluster) -> None:
+    """Balancing leaves alone what cannot end before it is back, and heals what a removed one held."""
+    topic = cluster.create_topic("t", partitions=6, replication_factor=3)
+    writer = Writer(cluster.bootstrap, topic, partitions=6)
+    writer.write(60)
+    fourth = cluster.add_broker()
+    assert command(cluster, "balance").returncode == 0
+    fifth = cluster.add_broker()
+    cluster.kill(fourth)
+    cluster.wait_for(lambda: cluster.image().brokers[fourth].fenced or None, "it is not fenced")
+    result = command(cluster, "balance")
+    assert result.returncode == 0, result.stderr
+    assert "balanced" in result.stderr
+    assert command(cluster, "remove", "--force", str(fourth)).returncode == 0
+    result = command(cluster, "balance")
+    assert result.returncode == 0, result.stderr
+    rows = described(cluster)["brokers"]
+    assert {row["id"] for row in rows} == {1, 2, 3, fifth}
+    assert sum(row["replicas"] for row in rows) == 18
+    writer.write(60)
+    assert not writer.failures
+
+
 def test_a_cluster_that_balances_itself_gives_a_broker_that_joins_its_share() -> None:
     settings = {
         "min.insync.replicas": "2",
@@ -212,7 +235,7 @@ def test_a_second_process_with_the_id_of_a_voter_does_not_take_its_vote(
 ) -> None:
     """It is refused as a broker; the vote stays with the one that is alive."""
     before = voters(cluster)
-    member = cluster.brokers[3]._given
+    member = next(broker for node_id, broker in cluster.brokers.items() if node_id != cluster.controller_id)._given
     client, controller = free_ports(2)
     listeners = f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}"
     given = {**member, "listeners": listeners, "initial.broker.registration.timeout.ms": "8000"}

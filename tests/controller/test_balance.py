@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.controller.balance import decide_balance, plan_balance, plan_drain, undrainable
+from penstock.controller.brokers import decide_unregister_broker
 from penstock.controller.internal_topics import decide_grow_internal_topics
 from penstock.controller.placement import Place, plan_spread
-from penstock.controller.reassignment import decide_alter_reassignments, ongoing_reassignments
+from penstock.controller.reassignment import Reassignment, decide_alter_reassignments, ongoing_reassignments
 from penstock.controller.topics import NewTopic
 from tests.controller.cluster import Cluster, directory
 from tests.controller.test_topics import create
@@ -54,7 +55,8 @@ def carry_out(cluster: Cluster, moves: list) -> None:  # type: ignore[type-arg]
         topic = cluster.image.topic(ongoing.topic)
         assert topic is not None
         state = ongoing.state
-        members = tuple(Member(r, cluster.image.brokers[r].epoch) for r in state.replicas)
+        brokers = cluster.image.brokers
+        members = tuple(Member(r, brokers[r].epoch) for r in state.replicas if r in brokers)
         want = WantedIsr(topic.id, ongoing.partition, state.leader_epoch, state.partition_epoch, members)
         sender = cluster.image.brokers[state.leader]
         cluster.run(
@@ -115,6 +117,41 @@ def test_draining() -> None:
     assert replicas[2] == 0
     assert not list(undrainable(cluster.image, [2]))
     assert len(list(undrainable(cluster.image, [1, 3]))) == 10, "three replicas need three brokers"
+
+
+def test_partitions_of_a_broker_that_is_down_are_left_alone() -> None:
+    """Their move would not end before it is back, and keep it from being drained meanwhile."""
+    cluster = Cluster(4)
+    create(cluster, NewTopic("a", 12, 3))
+    cluster.register(5, directories=(directory(50),))
+    cluster.fence(4)
+    while moves := plan_balance(cluster.image, 5):
+        for move in moves:
+            assert 4 not in cluster.partition("a", move.partition).replicas
+        carry_out(cluster, moves)
+    assert loads(cluster)[0][5] > 0
+
+
+def test_what_a_removed_broker_held_goes_elsewhere() -> None:
+    cluster = Cluster(4)
+    create(cluster, NewTopic("a", 12, 3))
+    cluster.fence(4)
+    cluster.run(lambda view: decide_unregister_broker(view, 4, cluster.settings))
+    assert loads(cluster)[0][4] == 9
+    while moves := plan_balance(cluster.image, 5):
+        carry_out(cluster, moves)
+    assert loads(cluster)[0] == {1: 12, 2: 12, 3: 12}
+
+
+def test_what_is_on_its_way_to_a_drained_broker_is_sent_elsewhere() -> None:
+    cluster = Cluster(5)
+    create(cluster, NewTopic("a", assignments={0: (1, 2, 3)}))
+    move = Reassignment("a", 0, (1, 2, 4))
+    cluster.run(lambda view: decide_alter_reassignments(view.image, [move], cluster.settings))
+    assert cluster.partition().adding_replicas == (4,)
+    carry_out(cluster, plan_drain(cluster.image, [4], 5))
+    assert 4 not in cluster.partition().replicas
+    assert len(cluster.partition().replicas) == 3
 
 
 def test_the_clock_moves_a_bounded_number() -> None:

@@ -125,8 +125,9 @@ async def _move(client: "Admin", moves: "Sequence[Reassignment]") -> None:
 async def _until_settled(client: "Admin", partitions: "Collection[TopicPartition]") -> None:
     said = ""
     while moves := [move for each, move in (await client.list_reassignments()).items() if each in partitions]:
-        fenced = (await client.describe_cluster(include_fenced=True)).fenced
-        awaited = sorted({broker_id for move in moves for broker_id in move.adding}.intersection(fenced))
+        cluster = await client.describe_cluster(include_fenced=True)
+        running = {broker.node_id for broker in cluster.brokers}.difference(cluster.fenced)
+        awaited = sorted({id_ for move in moves for id_ in move.replicas if id_ not in (*move.removing, *running)})
         now = _on_the_move(len(moves)) + (f"; broker {awaited[0]} is down and must come back" if awaited else "")
         if now != said:
             talk(now)
@@ -195,12 +196,14 @@ async def _drain(client: "Admin", broker_ids: tuple[int, ...], most: int, dry_ru
     from penstock.metadata.image import DRAINED_BROKERS
 
     image = await look(client)
-    unknown = [broker_id for broker_id in broker_ids if broker_id not in image.brokers]
+    held = {replica for topic in image.topics.values() for state in topic.partitions for replica in state.replicas}
+    registered = [broker_id for broker_id in broker_ids if broker_id in image.brokers]
+    unknown = [broker_id for broker_id in broker_ids if broker_id not in registered and broker_id not in held]
     if unknown:
         raise Failure(f"there is no broker {unknown[0]}", hint="`penstock cluster describe` shows them")
     _refuse_stuck(image, broker_ids)
-    if not dry_run:  # first: else new topics, and a cluster that balances itself, would fill it again meanwhile
-        await client.alter_configs("broker", "", append={DRAINED_BROKERS: ",".join(map(str, broker_ids))})
+    if registered and not dry_run:  # first: else new topics, and balancing, would fill them again meanwhile
+        await client.alter_configs("broker", "", append={DRAINED_BROKERS: ",".join(map(str, registered))})
     if await carry_out(
         client,
         lambda image: plan_drain(image, broker_ids, most),
@@ -210,8 +213,8 @@ async def _drain(client: "Admin", broker_ids: tuple[int, ...], most: int, dry_ru
     ):
         _refuse_stuck(await look(client), broker_ids)  # what was created by hand meanwhile may be
         talk(_brokers(broker_ids, "holds no replicas", "hold no replicas"))
-        if not dry_run:
-            ids = " ".join(map(str, broker_ids))
+        if registered and not dry_run:
+            ids = " ".join(map(str, registered))
             talk(f"new ones go elsewhere until `penstock cluster remove`, or `penstock cluster drain --cancel {ids}`")
 
 

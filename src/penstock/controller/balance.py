@@ -6,7 +6,8 @@ different machines where there are enough, and do not crowd into fewer machines 
 only if it parts replicas that share a machine or a rack, or brings two brokers closer, so a balanced cluster is left
 alone. What is to be parted goes first: it may leave a rack of few brokers fuller than others, and nothing is given to
 them that they would have to give back. Partitions on the move are not touched. Brokers that are drained get nothing,
-and what they have goes elsewhere.
+and what they have goes elsewhere; so does what brokers have that were removed. A partition with a replica on a broker
+that is down is left alone: a move ends when all replicas are in sync, and that one may stay away.
 """
 
 from collections import Counter
@@ -33,7 +34,9 @@ def plan_balance(image: MetadataImage, most: int, leaving: Collection[int] = ())
         for name, number, state in _settled(image):
             if len(moves) >= most:
                 break
-            if (name, number) not in moves and (replicas := better(state.replicas)) != state.replicas:
+            if (name, number) in moves or not plan.can_finish(state.replicas):
+                continue
+            if (replicas := better(state.replicas)) != state.replicas:
                 moves[name, number] = Reassignment(name, number, replicas)
     return list(moves.values())
 
@@ -41,16 +44,18 @@ def plan_balance(image: MetadataImage, most: int, leaving: Collection[int] = ())
 def plan_drain(image: MetadataImage, broker_ids: Collection[int], most: int) -> list[Reassignment]:
     """At most so many reassignments that take replicas off these brokers; none when they hold nothing more.
 
-    A partition for which there is no other broker left stays where it is: `undrainable` names those.
+    A partition for which there is no other broker left stays where it is: `undrainable` names those. One that is on
+    the move to such a broker is sent elsewhere.
     """
     plan = _Plan(image, broker_ids)
     moves: list[Reassignment] = []
-    for name, number, state in _settled(image):
+    for name, number, state in _all(image):
         if len(moves) >= most:
             break
-        if any(replica in broker_ids for replica in state.replicas):
-            replicas = plan.without_leaving(state.replicas)
-            if replicas != state.replicas:
+        targets = _targets(state)
+        if any(replica in broker_ids for replica in targets):
+            replicas = plan.without_leaving(targets)
+            if replicas != targets:
                 moves.append(Reassignment(name, number, replicas))
     return moves
 
@@ -58,8 +63,8 @@ def plan_drain(image: MetadataImage, broker_ids: Collection[int], most: int) -> 
 def undrainable(image: MetadataImage, broker_ids: Collection[int]) -> Iterator[tuple[str, int]]:
     """Partitions whose replicas on these brokers have nowhere to go."""
     plan = _Plan(image, broker_ids)
-    for name, number, state in _settled(image):
-        if any(replica in broker_ids for replica in plan.without_leaving(state.replicas)):
+    for name, number, state in _all(image):
+        if any(replica in broker_ids for replica in plan.without_leaving(_targets(state))):
             yield name, number
 
 
@@ -71,19 +76,30 @@ def decide_balance(image: MetadataImage, settings: BrokerSettings, most: int) ->
     return Decision(decide_alter_reassignments(image, moves, settings).records, moving + len(moves))
 
 
-def _settled(image: MetadataImage) -> Iterator[tuple[str, int, PartitionImage]]:
-    """Every partition that is not on the move, in a fixed order."""
+def _all(image: MetadataImage) -> Iterator[tuple[str, int, PartitionImage]]:
+    """Every partition, in a fixed order."""
     for name in sorted(image.topics):
         for number, state in enumerate(image.topics[name].partitions):
-            if not is_reassigning(state):
-                yield name, number, state
+            yield name, number, state
+
+
+def _settled(image: MetadataImage) -> Iterator[tuple[str, int, PartitionImage]]:
+    """Those that are not on the move."""
+    return (each for each in _all(image) if not is_reassigning(each[2]))
+
+
+def _targets(state: PartitionImage) -> tuple[int, ...]:
+    """Where its replicas are, or are on their way to."""
+    return tuple([replica for replica in state.replicas if replica not in state.removing_replicas])
 
 
 class _Plan:
     """Counts of replicas and preferred leaderships per broker, kept up while moves are planned."""
 
     def __init__(self, image: MetadataImage, leaving: Collection[int]) -> None:
-        leaving = image.drained_brokers.union(leaving)
+        self._there = {broker.id for broker in image.brokers.values() if not broker.fenced}
+        held = {replica for _, _, state in _all(image) for replica in state.replicas}
+        leaving = image.drained_brokers.union(leaving, held.difference(image.brokers))
         self._places = {place.broker_id: place for place in places_of(image) if place.broker_id not in leaving}
         self._all_places = {broker.id: place_of(broker) for broker in image.brokers.values()}
         self._hosts = len({place.host for place in self._places.values()})
@@ -93,8 +109,12 @@ class _Plan:
         self._leaders: Counter[int] = Counter()
         for topic in image.topics.values():
             for state in topic.partitions:
-                self._replicas.update([r for r in state.replicas if r not in state.removing_replicas])
+                self._replicas.update(_targets(state))
                 self._leaders[state.replicas[0]] += 1
+
+    def can_finish(self, replicas: tuple[int, ...]) -> bool:
+        """Whether all of them that would stay can be in sync."""
+        return all(replica in self._there or replica in self._leaving for replica in replicas)
 
     def safer(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
         """Where these replicas should be, whatever brokers bear: at most one moves, and the order may change."""
