@@ -103,6 +103,33 @@ def test_a_snapshot_that_found_no_room_in_recovery_is_written_later(room: int) -
     assert again.producers.get(7) is not None
 
 
+@pytest.mark.parametrize("room", range(-200, 300, 20))
+@pytest.mark.parametrize("then", ["power loss", "another attempt"])
+def test_recovery_on_a_full_disk_keeps_the_snapshot_that_alone_tells_of_a_producer(room: int, then: str) -> None:
+    disk = CrashingDisk()
+    config = LogConfig(file_delete_delay_ms=0, index_interval_bytes=1)
+    log = new_log(config, disk)
+    append(log, "0", producer_id=7, producer_epoch=0, base_sequence=0)
+    log.roll()
+    for number in range(1, 20):
+        append(log, f"{number}")
+    log.flush()
+    assert log.delete_records_before(1) is None
+    assert [segment.base_offset for segment in log.segments] == [1]
+    log.directory.write_checkpoints()
+    disk.crash()
+    disk.capacity_bytes = disk.used_bytes() + room
+    log = new_log(config, disk)
+    with contextlib.suppress(NoRoom):
+        log.load()
+    disk.capacity_bytes = None
+    if then == "power loss":
+        disk.crash()
+        log = new_log(config, disk)
+    assert (log.log_start_offset, log.end_offset) == (1, 20)
+    assert log.producers.get(7) is not None
+
+
 @pytest.mark.parametrize("room", range(0, 300, 30))
 @pytest.mark.parametrize("offset", [0, 1, 2, 5])
 def test_a_log_on_a_full_disk_is_cut_or_stays_as_it_was(room: int, offset: int) -> None:

@@ -371,9 +371,12 @@ class _Recovery:
         return next_offset
 
     def _write_snapshot(self, segment: Segment, producers: ProducerStates) -> None:
-        """On a full disk there is none before the next sync, but never an old one."""
+        """On a full disk there is none before the next sync, but never an old one. What says the same stays: where
+        retention has been, it may be the only file that knows these producers."""
         path = segment.path + SNAPSHOT_SUFFIX
         content = encode_snapshot(producers)
+        if read_whole(self.disk, path) == content:  # it was synced before it got its name
+            return
         if not _write_if_room(self.disk, path, content):
             self.unwritten[segment.base_offset] = content
             with contextlib.suppress(FileNotFoundError):
