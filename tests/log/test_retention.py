@@ -140,6 +140,71 @@ def test_segments_wait_for_the_snapshot_that_replaces_them() -> None:
     assert 4 in files(log, ".snapshot")
 
 
+def expired_without_snapshot(config: LogConfig, disk: CrashingDisk, more: int = 0) -> PartitionLog:
+    """All that was synced has expired, and the start is durable before the snapshot that replaces the segment is."""
+    log = new_log(config, disk)
+    append(log, "0", producer_id=7, producer_epoch=0, base_sequence=0, timestamp_ms=NOW_MS + 5000)
+    log.flush()
+    log.apply_retention(NOW_MS + 100_000)
+    for number in range(more):
+        append(log, f"{number + 1}")
+    assert (log.log_start_offset, files(log)) == (1, [0, 1])
+    assert log.waits_for_sync(f"{1:020d}.snapshot")
+    log.directory.write_log_start_offsets()
+    return log
+
+
+@pytest.mark.parametrize("how", ["kill", "power loss"])
+def test_segments_wait_for_that_snapshot_over_a_crash(how: str) -> None:
+    disk = CrashingDisk()
+    config = LogConfig(retention_ms=60_000, file_delete_delay_ms=0)
+    expired_without_snapshot(config, disk)
+    for _ in range(3):
+        if how == "power loss":
+            disk.crash()
+        again = new_log(config, disk)
+        assert (again.log_start_offset, again.end_offset) == (1, 1)
+        assert again.producers.get(7) is not None
+        again.apply_retention(NOW_MS + 100_000)
+    again.flush()
+    assert files(again) == [1]
+    disk.crash()
+    assert new_log(config, disk).producers.get(7) is not None
+
+
+def test_a_segment_that_waited_over_a_crash_is_not_seen_and_goes() -> None:
+    disk = CrashingDisk()
+    config = LogConfig(retention_ms=60_000, file_delete_delay_ms=0)
+    expired_without_snapshot(config, disk, more=2)
+    log = new_log(config, disk)
+    assert (log.log_start_offset, log.local_log_start_offset, log.end_offset) == (1, 1, 3)
+    assert files(log) == [0, 1]
+    assert log.size_bytes == sum(segment.size_bytes for segment in log.segments)
+    assert log.read(0, 1000, 3) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert values(log) == [b"1", b"2"]
+    assert log.find_by_timestamp(0) == log.max_timestamp_offset() == (NOW_MS, 1, 0)
+    assert log.find_by_timestamp(NOW_MS + 1) is None, "what is below the start has later times"
+    assert log.leader_epochs.entries() == [(0, 1)]
+    assert log.apply_retention(NOW_MS) == 1
+    assert files(log) == [1]
+    assert log.size_bytes == log.segments[0].size_bytes
+    assert new_log(config, disk).producers.get(7) is not None
+
+
+def test_a_start_finds_the_newest_snapshot_that_replaces_segments() -> None:
+    """What lies before it goes, whichever other snapshots are missing."""
+    disk = CrashingDisk()
+    config = LogConfig(**_SMALL)
+    log = filled(config, disk=disk)
+    for base_offset in (2, 6):
+        disk.remove(f"{log.path}/{base_offset:020d}.snapshot")
+    log.log_start_offset = 7  # and it is killed before any file goes
+    log.directory.write_checkpoints()
+    again = new_log(config, disk)
+    assert (again.log_start_offset, again.end_offset) == (7, 10)
+    assert files(again) == [4, 6, 8]
+
+
 def test_spans_outlive_their_segment(tmp_path: object) -> None:
     disk = OsDisk()
     store = open_store(disk, str(tmp_path), max_open_files=1)

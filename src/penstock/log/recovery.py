@@ -157,8 +157,10 @@ def _find_segments(log: "PartitionLog", start_offset: int) -> list[Segment]:
         else:
             names.append(name)
     bases = sorted(int(name[:-4]) for name in names if name.endswith(".log"))
-    while len(bases) > 1 and bases[1] <= start_offset:
-        _remove_files(log, bases.pop(0))
+    dispensable = _count_dispensable(bases, set(names), start_offset)
+    for base in bases[:dispensable]:
+        _remove_files(log, base)
+    del bases[:dispensable]
     known = set(bases)
     for name in names:
         stem, _, suffix = name.partition(".")
@@ -167,6 +169,16 @@ def _find_segments(log: "PartitionLog", start_offset: int) -> list[Segment]:
                 disk.remove(f"{path}/{name}")
     now_ms = log.directory.clock.now_ms()
     return [Segment(path, base, disk.size(f"{path}/{base:020d}.log"), created_ms=now_ms) for base in bases]
+
+
+def _count_dispensable(bases: list[int], names: set[str], start_offset: int) -> int:
+    """Segments below the start that a producer snapshot replaces. The start may have become durable before it: then
+    they alone tell of their producers, and go with the next retention, when recovery has written the snapshot."""
+    replaced = 0
+    for at, base in enumerate(bases):
+        if base <= start_offset and f"{base:020d}{SNAPSHOT_SUFFIX}" in names:
+            replaced = at
+    return replaced
 
 
 def _remove_files(log: "PartitionLog", base_offset: int) -> None:
