@@ -81,6 +81,29 @@ def test_a_snapshot_behind_the_cut_goes_though_the_log_is_longer_again() -> None
     assert not [name for name in disk.list_dir(log.path) if name.endswith(".snapshot")]
 
 
+def test_a_second_cut_under_a_sync_takes_nothing_from_a_snapshot_behind_the_first() -> None:
+    """The sync wrote it after the first cut. Who is in it and not in the log has nothing written to repeat."""
+    disk = CrashingDisk()
+    log = new_log(disk=disk)
+    append(log, "0")
+    append(log, "gone", producer_id=7, producer_epoch=0, base_sequence=0)
+    assert log.roll()
+    plan = log.plan_sync()
+    assert plan is not None
+    assert log.truncate_to(1) is None
+    plan.run(disk)
+    for number in (1, 2):
+        append(log, f"{number}")
+    assert log.roll()
+    append(log, "3", producer_id=8, producer_epoch=0, base_sequence=0)
+    append(log, "4", producer_id=9, producer_epoch=0, base_sequence=0)
+    assert log.truncate_to(4) is None
+    assert [producer_id for producer_id, _ in log.producers.items()] == [8]
+    log.complete_sync(plan)
+    append(log, "again", producer_id=7, producer_epoch=0, base_sequence=0)
+    assert values(log) == [b"0", b"1", b"2", b"3", b"again"]
+
+
 def _transaction(log: PartitionLog, producer_id: int, value: str, *, commit: bool) -> None:
     append(log, value, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
     end_transaction(log, producer_id, commit=commit)

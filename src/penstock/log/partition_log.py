@@ -509,6 +509,10 @@ class PartitionLog:
         for plan in self._under_way:
             plan.cut_offset = min(plan.cut_offset, offset)
 
+    def void_snapshots(self) -> set[int]:
+        """Offsets of producer snapshots that a sync under way may have written since their history was cut off."""
+        return {offset for plan in self._under_way for offset in plan.void_snapshots}
+
     def add_closed(self, segment: Segment) -> None:
         """Sync this segment and its indexes with the next sync."""
         segment.dirty = True

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from penstock.log.checkpoints import read_whole
 from penstock.log.config import LogConfig
@@ -67,14 +67,17 @@ def aborted_entry(producers: ProducerStates, completed: CompletedTransaction) ->
     return AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable)
 
 
-def load_snapshot(disk: Disk, path: str, upto_offset: int) -> tuple[int, ProducerStates] | None:
-    """The latest readable producer snapshot at or below an offset. Damaged ones are removed on the way."""
+def load_snapshot(
+    disk: Disk, path: str, upto_offset: int, void: Collection[int] = ()
+) -> tuple[int, ProducerStates] | None:
+    """The latest readable producer snapshot at or below an offset. Damaged ones are removed on the way; those at
+    `void` offsets describe a history that is gone."""
     offsets = sorted(
         (int(name[: -len(SNAPSHOT_SUFFIX)]) for name in disk.list_dir(path) if name.endswith(SNAPSHOT_SUFFIX)),
         reverse=True,
     )
     for offset in offsets:
-        if offset > upto_offset:
+        if offset > upto_offset or offset in void:
             continue
         file_path = f"{path}/{offset:020d}{SNAPSHOT_SUFFIX}"
         try:
@@ -85,10 +88,12 @@ def load_snapshot(disk: Disk, path: str, upto_offset: int) -> tuple[int, Produce
     return None
 
 
-def rebuild_producers(disk: Disk, path: str, segments: Sequence[Segment], end_offset: int) -> ProducerStates:
-    """Producer state as of `end_offset`: the latest snapshot and the batches behind it. Damage raises: behind it
-    producers would be forgotten."""
-    snapshot = load_snapshot(disk, path, end_offset)
+def rebuild_producers(
+    disk: Disk, path: str, segments: Sequence[Segment], end_offset: int, void: Collection[int] = ()
+) -> ProducerStates:
+    """Producer state as of `end_offset`: the latest snapshot that is not `void` and the batches behind it. Damage
+    raises: behind it producers would be forgotten."""
+    snapshot = load_snapshot(disk, path, end_offset, void)
     offset, producers = snapshot or (segments[0].base_offset, ProducerStates())
     epochs = LeaderEpochs()
     for index, segment in enumerate(segments):

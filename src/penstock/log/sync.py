@@ -78,13 +78,15 @@ class SyncPlan:
         self.epochs_version = epochs.version
         self.small_files.append((LEADER_EPOCH_FILE, encode_epochs(epochs.entries())))
 
+    @property
+    def void_snapshots(self) -> set[int]:
+        """Offsets of those behind the cut, when the log was truncated meanwhile: they describe what is gone."""
+        offsets = [int(name[: -len(".snapshot")]) for name, _ in self.small_files if name.endswith(".snapshot")]
+        return {offset for offset in offsets if offset > self.cut_offset}
+
     def discard_snapshots(self, disk: Disk) -> None:
-        """The log was truncated meanwhile: snapshots behind the cut describe what is no longer there."""
-        snapshots = [
-            name
-            for name, _ in self.small_files
-            if name.endswith(".snapshot") and int(name[: -len(".snapshot")]) > self.cut_offset
-        ]
+        """The log was truncated meanwhile."""
+        snapshots = [f"{offset:020d}.snapshot" for offset in self.void_snapshots]
         self.small_files = [each for each in self.small_files if each[0] not in snapshots]
         for name in snapshots:
             if disk.exists(f"{self.path}/{name}"):

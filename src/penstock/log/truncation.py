@@ -58,7 +58,8 @@ def truncate_log(log: "PartitionLog", offset: int) -> None:
     log.high_watermark = min(log.high_watermark, end_offset)
     log.directory.lower_cleaned_offset(log.name, end_offset)
     if not log.producers.truncate(end_offset):
-        log.producers = rebuild_producers(log.directory.disk, log.path, log.segments, end_offset)
+        void = log.void_snapshots()
+        log.producers = rebuild_producers(log.directory.disk, log.path, log.segments, end_offset, void)
     _LOGGER.info("%s truncated to offset %d", log.name, end_offset)
 
 
