@@ -5,7 +5,7 @@ import pytest
 from penstock.log.config import LogConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.sim.disk import CrashingDisk
-from tests.log.compacting import consume, end_transaction
+from tests.log.compacting import COMPACT, close_segment, compact, consume, end_transaction, put
 from tests.log.logs import append, new_log, values
 
 TXN_INDEX = f"{0:020d}.txnindex"
@@ -157,6 +157,39 @@ def test_an_aborted_transaction_that_waits_for_room_outlives_a_cut_behind_it() -
     append(log, "6")
     assert log.truncate_to(6) is None
     assert _committed(disk, log) == [b"2", b"5"]
+
+
+def test_the_index_of_a_segment_in_front_of_the_cut_is_left_to_compaction() -> None:
+    """Compaction takes an entry out before it takes the marker away: without one it would hide what follows."""
+    disk = CrashingDisk()
+    log = new_log(COMPACT, disk)
+    put(log, ("a", "aborted"), producer_id=6, producer_epoch=0, base_sequence=0, transactional=True)
+    put(log, ("large", "x" * 400))  # which keeps the segments apart
+    close_segment(log)
+    end_transaction(log, 6, commit=False)
+    put(log, ("a", "committed"), producer_id=6, producer_epoch=0, base_sequence=1, transactional=True)
+    end_transaction(log, 6, commit=True)
+    log.flush()
+    cleaner = compact(log)
+    put(log, ("a", "gone"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    disk.capacity_bytes = disk.used_bytes() + 90
+    end_transaction(log, 7, commit=False)
+    disk.capacity_bytes = None
+    assert log.truncate_to(5) is None
+    assert log.waits_for_sync(f"{2:020d}.txnindex")
+    assert log.roll()
+    put(log, ("b", "stays"))
+    put(log, ("b", "goes"))
+    plan = log.plan_sync()
+    assert plan is not None
+    plan.run(disk)
+    assert log.truncate_to(6) is None
+    log.complete_sync(plan)
+    assert log.aborted_transactions(0, 2) == [(6, 0)]
+    compact(log, cleaner)
+    assert log.aborted_transactions(0, 2) == []
+    log.close()
+    assert not [name for name in disk.list_dir(log.path) if name.endswith(".txnindex")]
 
 
 def test_a_segment_that_begins_anew_under_a_sync_has_no_aborted_transactions() -> None:

@@ -65,8 +65,10 @@ def cut_aborted(log: "PartitionLog", segment: "Segment", end_offset: int) -> Non
 
 
 def renew_indexes(log: "PartitionLog", plan: SyncPlan) -> None:
-    """The log was truncated under a sync: the indexes that it wrote may hold what went."""
+    """The log was truncated under a sync: the indexes that it wrote may hold what went. Those in front of the cut are
+    left alone: compaction may replace them before the next sync, which would bring them back."""
     names = [name for name, _ in plan.small_files if name.endswith(_SUFFIX)]
+    names = [name for name in names if int(name[: -len(_SUFFIX)]) >= plan.cut_offset]
     plan.small_files = [each for each in plan.small_files if each[0] not in names]
     segments = {f"{segment.base_offset:020d}{_SUFFIX}": segment for segment in log.segments}
     disk = log.directory.disk
