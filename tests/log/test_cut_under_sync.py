@@ -159,7 +159,8 @@ def test_an_aborted_transaction_that_waits_for_room_outlives_a_cut_behind_it() -
     assert _committed(disk, log) == [b"2", b"5"]
 
 
-def test_the_index_of_a_segment_in_front_of_the_cut_is_left_to_compaction() -> None:
+@pytest.mark.parametrize("cut", ["behind", "at its end"])
+def test_the_index_of_a_segment_in_front_of_the_cut_is_left_to_compaction(cut: str) -> None:
     """Compaction takes an entry out before it takes the marker away: without one it would hide what follows."""
     disk = CrashingDisk()
     log = new_log(COMPACT, disk)
@@ -183,9 +184,12 @@ def test_the_index_of_a_segment_in_front_of_the_cut_is_left_to_compaction() -> N
     plan = log.plan_sync()
     assert plan is not None
     plan.run(disk)
-    assert log.truncate_to(6) is None
+    assert log.truncate_to(6 if cut == "behind" else 5) is None
+    log.roll()
     log.complete_sync(plan)
     assert log.aborted_transactions(0, 2) == [(6, 0)]
+    compact(log, cleaner)
+    log.flush()
     compact(log, cleaner)
     assert log.aborted_transactions(0, 2) == []
     log.close()

@@ -441,7 +441,8 @@ class PartitionLog:
             return
         if was_cut:
             for segment in plan.closed:
-                segment.dirty = segment.dirty and segment is self.active
+                if segment.base_offset < plan.cut_offset:  # others may have been written to and closed again
+                    segment.dirty = False
             return
         self._epochs_written = max(self._epochs_written, plan.epochs_version)
         for segment, size, _ in plan.segments:
