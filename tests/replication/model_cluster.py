@@ -130,7 +130,10 @@ class Ghost:
 
 
 class ModelCluster:
-    def __init__(self, seed: int, brokers: int = 3, min_isr: int = 2, flush_mode: str = "ack") -> None:
+    def __init__(
+        self, seed: int, brokers: int = 3, min_isr: int = 2, flush_mode: str = "ack", largest_batch: int = 1
+    ) -> None:
+        self.largest_batch = largest_batch  # in records
         self.random = random.Random(seed)
         self.config = LogConfig(flush_mode=flush_mode, segment_bytes=self.random.choice((300, 100_000)))
         self.clock = StillClock()
@@ -221,15 +224,16 @@ class ModelCluster:
 
     def produce(self, leader: Replica) -> int | None:
         """With acks=all; the offset, if it was written."""
-        self.produced += 1
-        value = b"%d" % self.produced
-        result = leader.partition.append(batch(value), self.now_ms, -1)
+        count = self.random.randint(1, self.largest_batch) if self.largest_batch > 1 else 1
+        values = [b"%d" % (self.produced + number) for number in range(1, count + 1)]
+        self.produced += count
+        result = leader.partition.append(batch(*values), self.now_ms, -1)
         if not isinstance(result, AppendResult):
             return None
 
         def told(error: ErrorCode) -> None:
             if error is ErrorCode.NONE:
-                self.ghost.acked[result.base_offset] = value
+                self.ghost.acked.update(enumerate(values, result.base_offset))
 
         leader.partition.when_committed(result.end_offset, told)
         return result.base_offset

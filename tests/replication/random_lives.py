@@ -7,11 +7,11 @@ from tests.replication.model_cluster import ModelCluster, Replica
 STEPS = 320
 
 
-def run_seed(seed: int, steps: int = STEPS) -> ModelCluster:
+def run_seed(seed: int, steps: int = STEPS, largest_batch: int = 1) -> ModelCluster:
     """Raises AssertionError where a rule is broken."""
     shape = seed % 4
     brokers, min_isr = ((3, 2), (3, 1), (2, 1), (5, 3))[shape] if seed % 8 < 4 else (3, 2)
-    cluster = ModelCluster(seed, brokers, min_isr, "ack" if seed % 3 else "os")
+    cluster = ModelCluster(seed, brokers, min_isr, "ack" if seed % 3 else "os", largest_batch)
     life = Life(cluster)
     for _ in range(steps):
         life.step()

@@ -16,6 +16,16 @@ def test_random_lives(part: int) -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
+@pytest.mark.parametrize("part", range(4))
+def test_random_lives_with_several_records_in_a_batch(part: int) -> None:
+    """So that records are deleted, and logs cut, within one."""
+    for seed in range(part, SEEDS, 4):
+        try:
+            run_seed(seed, largest_batch=4)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
 def test_206_epochs_remember_a_deletion_that_the_log_start_forgot() -> None:
     run_seed(206)
 

@@ -49,13 +49,14 @@ Key = tuple[bytes, int]
 class Followed:
     """A partition and when to ask for it again."""
 
-    __slots__ = ("not_before", "partition", "pause_s", "told_lack")
+    __slots__ = ("not_before", "partition", "pause_s", "refused", "told_lack")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.not_before = 0.0
         self.pause_s = 0.0
         self.told_lack = False  # the leader has heard that there is no room
+        self.refused: ErrorCode | None = None  # why the log took nothing last; logged once, until it takes something
 
     def wait(self, now_s: float, longest_s: float) -> None:
         self.pause_s = min(longest_s, self.pause_s * 2 or _FIRST_PAUSE_S)
@@ -355,6 +356,7 @@ class LeaderFetcher:
                 "%s was cut at %d, where broker %d parts ways", partition.log.name, outcome.offset, self.leader_id
             )
         elif outcome.kind is Kind.APPEND and len(records):
+            followed.refused = None
             counters.replicated_bytes += len(records)
             broker.throttles.fetched(partition, len(records))
 
@@ -368,6 +370,8 @@ class LeaderFetcher:
                 self._broker.replicas.repairs.damaged(topic, partition.index, None, partition.log.fault.reason)
         if refusal.code is ErrorCode.CORRUPT_MESSAGE:
             self._owner.counters.corrupt_batches += 1
+        if followed.refused is not refusal.code:
+            followed.refused = refusal.code
             log.warning("%s from broker %d: %s", partition.log.name, self.leader_id, refusal.message)
         if followed.told_lack or not partition.lacks_room:
             followed.wait(now_s, longest_s)

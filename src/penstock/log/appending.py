@@ -14,6 +14,7 @@ from penstock.log.producers import ProducerBatch
 from penstock.log.replay import replay_batch
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment
 from penstock.log.sync import NO_SPACE_ERRORS
+from penstock.log.truncation import begin_below_start, return_to_start
 from penstock.log.write_back import ALIGNMENT
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Buffer
@@ -141,11 +142,13 @@ def append_batches(
 def append_followed(log: "PartitionLog", data: Buffer, leader_epoch: int) -> AppendResult | Refusal:
     """Appends batches as a leader sent them. A batch cut off at the end, as Fetch may deliver, is left out, and so
     are those that found no room when more came than a segment holds: the result tells where the log ends now."""
-    batches = []
+    batches: list[tuple[int, BatchHeader]] = []
     next_offset = log.end_offset
     epoch = log.leader_epochs.latest
     try:
         for pos, header in iter_headers(data):
+            if not batches and _holds_start(log, header):
+                next_offset = header.base_offset
             if header.base_offset < next_offset or header.last_offset_delta < 0:
                 return Refusal(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -165,7 +168,27 @@ def append_followed(log: "PartitionLog", data: Buffer, leader_epoch: int) -> App
         return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
     if not batches:
         return AppendResult(log.end_offset, log.end_offset, -1, -1, 0)
+    if batches[0][1].base_offset < log.end_offset:
+        return _append_below_start(log, data, batches)
     return _append_runs(log, data, batches, log.directory.clock.now_ms(), whole=False)
+
+
+def _holds_start(log: "PartitionLog", header: BatchHeader) -> bool:
+    """Whether an empty log starts within this batch: records were deleted up to there; leaders send whole batches."""
+    start = log.log_start_offset
+    return log.end_offset == start and header.base_offset < start <= header.last_offset
+
+
+def _append_below_start(
+    log: "PartitionLog", data: Buffer, batches: list[tuple[int, BatchHeader]]
+) -> AppendResult | Refusal:
+    """What was deleted before the start comes along, as it lies in the leader's log, and stays hidden."""
+    refusal = log.change_files(begin_below_start, batches[0][1].base_offset)
+    result = refusal or _append_runs(log, data, batches, log.directory.clock.now_ms(), whole=False)
+    if log.end_offset < log.log_start_offset:
+        log.change_files(return_to_start, log.log_start_offset)
+    log.leader_epochs.truncate_from_start(log.log_start_offset)
+    return result
 
 
 def _append_runs(

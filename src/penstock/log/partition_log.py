@@ -220,7 +220,8 @@ class PartitionLog:
         return append_checked(self, data, header, leader_epoch, now_ms)
 
     def append_as_follower(self, data: Buffer, leader_epoch: int = MAX_EPOCH) -> AppendResult | Refusal:
-        """Loop-safe. Appends batches that carry offsets and epochs already, as the leader of that epoch sent them."""
+        """Loop-safe; blocks for a few file operations where an empty log starts within the first batch. Appends
+        batches that carry offsets and epochs already, as the leader of that epoch sent them."""
         refusal = self._refusal()
         return append_followed(self, data, leader_epoch) if refusal is None else refusal
 
@@ -370,23 +371,11 @@ class PartitionLog:
         if offset >= self.end_offset:
             self.leader_epochs.truncate_to(offset)
             return self.offline
-        return self._change_files(truncate_log, offset)
+        return self.change_files(truncate_log, offset)
 
     def truncate_full_and_start_at(self, offset: int) -> Refusal | None:
         """Forgets everything; the next record gets `offset`. Called on the loop; blocks for a few file operations."""
-        return self._change_files(truncate_fully, offset)
-
-    def _change_files(self, change: Callable[["PartitionLog", int], None], offset: int) -> Refusal | None:
-        if self._read_refusal() is None:
-            try:
-                change(self, offset)
-            except NoRoom as error:
-                return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, error.message)
-            except CorruptSegment as fault:  # where to cut, or who had written, cannot be read
-                self._give_up(fault)
-            except OSError as error:
-                self.directory.fail(error)
-        return self.offline or (self.directory.refusal if self.directory.failure is not None else None)
+        return self.change_files(truncate_fully, offset)
 
     def accept_loss(self) -> None:
         """Loop-safe. What recovery found lost is dealt with: from now on the log ends by right where it does."""
@@ -486,6 +475,19 @@ class PartitionLog:
         close_log(self)
 
     # For the modules of this room -----------------------------------------------------------------------------
+
+    def change_files(self, change: Callable[["PartitionLog", int], None], offset: int) -> Refusal | None:
+        """On the loop; what goes wrong is a refusal, and the log or its directory says so from now on."""
+        if self._read_refusal() is None:
+            try:
+                change(self, offset)
+            except NoRoom as error:
+                return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, error.message)
+            except CorruptSegment as fault:  # where to cut, or who had written, cannot be read
+                self._give_up(fault)
+            except OSError as error:
+                self.directory.fail(error)
+        return self.offline or (self.directory.refusal if self.directory.failure is not None else None)
 
     @property
     def has_unsynced_files(self) -> bool:

@@ -65,8 +65,40 @@ def truncate_log(log: "PartitionLog", offset: int) -> None:
 
 def truncate_fully(log: "PartitionLog", offset: int) -> None:
     """Nothing is left; the log starts again at `offset`."""
-    from penstock.log.appending import create_first_segment
+    _drop_all(log, offset)
+    moves_down = offset < log.log_start_offset
+    log.log_start_offset = log.local_log_start_offset = offset
+    log.high_watermark = offset
+    if moves_down:
+        # After a crash records below the start on disk would be cut off: it moves down before there are any.
+        log.directory.make_checkpoints_urgent()
+    _begin_anew(log, offset)
 
+
+def begin_below_start(log: "PartitionLog", offset: int) -> None:
+    """An empty log is to begin with a batch that holds its start, and so at `offset`, where the batch begins.
+
+    The start stays: nobody sees the records before it. The log ends below its start until the batch is appended;
+    where that fails, `return_to_start` follows.
+    """
+    had_files = log.has_files
+    _drop_all(log, offset)
+    if not had_files:
+        # Only checkpoints tell its start then, maybe not yet, and the recovery point of older files may be above.
+        log.directory.make_checkpoints_urgent()
+    _begin_anew(log, offset)
+
+
+def return_to_start(log: "PartitionLog", offset: int) -> None:
+    """Nothing could be appended from below the start, `offset`, on: the log is empty there again. Needs no room."""
+    for segment in log.segments:
+        _remove_segment(log, segment)
+    log.segments = ()
+    log.active = None
+    log.end_offset = log.synced_end_offset = offset
+
+
+def _drop_all(log: "PartitionLog", offset: int) -> None:
     if log.segments:
         _begin(log, min(log.segments[0].base_offset, offset), offset, removes_segments=True)
     for segment in reversed(log.segments):  # last first: whatever a crash leaves has no gap
@@ -74,13 +106,12 @@ def truncate_fully(log: "PartitionLog", offset: int) -> None:
     log.segments = ()
     log.active = None
     log.size_bytes = 0
-    moves_down = offset < log.log_start_offset
-    log.log_start_offset = log.local_log_start_offset = log.end_offset = offset
-    log.synced_end_offset = offset
-    log.high_watermark = offset
-    if moves_down:
-        # After a crash records below the start on disk would be cut off: it moves down before there are any.
-        log.directory.make_checkpoints_urgent()
+    log.end_offset = log.synced_end_offset = offset
+
+
+def _begin_anew(log: "PartitionLog", offset: int) -> None:
+    from penstock.log.appending import create_first_segment
+
     log.directory.lower_cleaned_offset(log.name, offset)
     log.leader_epochs.clear()
     log.producers.clear()

@@ -97,7 +97,7 @@ class Partition:
         """None for a follower, and for a leader that is the only replica."""
         self.follower: FollowerState | None = None if alone else FollowerState(NO_LEADER, leader_epoch)
         # Never above what the log holds, never below what a consumer has seen.
-        self.high_watermark = log.counted_end_offset if alone else max(log.high_watermark, log.log_start_offset)
+        self.high_watermark = max(log.counted_end_offset if alone else log.high_watermark, log.log_start_offset)
         self._rules: LeaderRules | None = None
         self._commit_waiters = Waiters()
         self._written_waiters = Waiters()
@@ -380,7 +380,7 @@ class Partition:
         follower, log = self.follower, self.log
         if follower is None or not log.lacks_room:
             return None
-        counted = log.counted_end_offset
+        counted = max(log.counted_end_offset, log.log_start_offset)  # nothing before the start is missing
         return FetchPosition(follower.leader_epoch, counted, log.leader_epochs.epoch_at(counted - 1))
 
     @property
