@@ -8,6 +8,8 @@ Hard rules:
   (`Partition.apply_fetched`).
 - A partition that cannot go on is left out for a while; it never holds up the others. One whose disk has no room
   tells its leader so first: the leader is not to wait for it.
+- Cutting a log takes fsyncs on the loop, and after a leader's crash one answer may cut hundreds: between two cuts
+  everybody else has a turn, heartbeats above all. What such a turn changes counts for the rest of the answer.
 - When partitions come while a fetch waits at the leader, the fetch is given up: a new leader is not to wait for an
   old one's silence.
 """
@@ -318,20 +320,25 @@ class LeaderFetcher:
 
     async def _apply(self, asked: dict[Key, FetchPosition], response: FetchResponse) -> None:
         """Appends what came, then waits until this broker may count it."""
-        written: list[Partition] = []
+        answered: list[Partition] = []
         for topic in response.responses:
             for told in topic.partitions:
                 key = (topic.topic_id, told.partition_index)
                 followed, position = self._followed.get(key), asked.get(key)
                 if followed is not None and position is not None:
-                    partition = followed.partition
-                    self._apply_one(followed, position, told)
-                    if partition.follower is not None and partition.position() is None and not partition.lacks_room:
-                        written.append(partition)
+                    answered.append(followed.partition)
+                    generation = followed.partition.log.generation
+                    kind = self._apply_one(followed, position, told)
+                    if kind is Kind.RESTART or followed.partition.log.generation != generation:
+                        await asyncio.sleep(0)
+        written = [partition for partition in answered if _waits_for_sync(partition) and partition in self]
         if written:
             await self._until_counted(written)
 
-    def _apply_one(self, followed: Followed, position: FetchPosition, told: FetchResponse.PartitionData) -> None:
+    def _apply_one(
+        self, followed: Followed, position: FetchPosition, told: FetchResponse.PartitionData
+    ) -> Kind | None:
+        """What was done; None where the log refused it."""
         broker, counters, partition = self._broker, self._owner.counters, followed.partition
         now_s = broker.clock.monotonic()
         records = told.records or b""
@@ -343,11 +350,11 @@ class LeaderFetcher:
         longest_s = broker.settings.replica_fetch_backoff_ms / 1000
         if isinstance(outcome, Refusal):
             self._refused(followed, outcome, now_s, longest_s)
-            return
+            return None
         if outcome.kind is Kind.RETRY or partition.log.lacks_room:
             counters.fetch_errors += outcome.kind is Kind.RETRY
             followed.wait(now_s, longest_s)
-            return
+            return outcome.kind
         followed.go_on()
         if outcome.kind is Kind.RESTART or partition.log.end_offset < end_offset:
             counters.truncations += 1  # where only an epoch without records went, nothing was cut
@@ -359,6 +366,7 @@ class LeaderFetcher:
             followed.refused = None
             counters.replicated_bytes += len(records)
             broker.throttles.fetched(partition, len(records))
+        return outcome.kind
 
     def _refused(self, followed: Followed, refusal: Refusal, now_s: float, longest_s: float) -> None:
         """The log took nothing: its disk is full, or what came is damaged; both are tried again. A leader that does
@@ -400,6 +408,10 @@ class LeaderFetcher:
             await done
         finally:
             patience.cancel()
+
+
+def _waits_for_sync(partition: Partition) -> bool:
+    return partition.follower is not None and partition.position() is None and not partition.lacks_room
 
 
 def _diverging(told: FetchResponse.PartitionData) -> tuple[int, int] | None:

@@ -1,8 +1,9 @@
 """Cutting the end off a log, as followers and the metadata quorum must after a change of leader.
 
-Rare, so it simply does its file operations where it is called (the loop). Plans that are under way see another
-generation afterwards and are discarded. The recovery point moves down with the end, on disk before the log does:
-where segments go by all checkpoints, since one that was closed will be written again, otherwise by the journal.
+Rare, so it simply does its file operations where it is called (the loop): a few fsyncs, some ten milliseconds. Who
+cuts many logs pauses between them. Plans that are under way see another generation afterwards and are discarded. The
+recovery point moves down with the end, on disk before the log does: where segments go by all checkpoints, since one
+that was closed will be written again, otherwise by the journal.
 """
 
 import contextlib
