@@ -10,6 +10,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.handlers import delete_records
 from penstock.controller.configs import Change, Op, Resource, decide_incremental_alter_configs
 from penstock.controller.decision import Decision
+from penstock.log.partition_log import PartitionLog
 from penstock.metadata.image import BROKER_RESOURCE
 from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import ErrorCode
@@ -460,6 +461,31 @@ def test_a_restarted_broker_leads_nothing_by_an_image_from_before() -> None:
             cluster.publish()
             await cluster.until_in_sync(1, 2, 3)
             await all_alike(cluster, 1, 2, 3)
+
+    run(story)
+
+
+def test_a_bug_in_one_partition_costs_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    take = PartitionLog.append_as_follower
+
+    def surprise(log: PartitionLog, *given: object) -> object:
+        if log.name == "a-0":
+            raise RuntimeError("a bug")
+        return take(log, *given)  # type: ignore[arg-type]
+
+    async def story() -> None:
+        async with running(2) as cluster:
+            for topic in ("a", "b"):
+                cluster.create(topic, replicas=(1, 2), min_insync_replicas="1")
+            monkeypatch.setattr(PartitionLog, "append_as_follower", surprise)
+            await cluster.produce("one", acks=1)
+            await cluster.until(lambda: "a bug" in caplog.text)
+            await cluster.produce("two", acks=1, topic="b")
+            await all_alike(cluster, 1, 2, topic="b")
+            monkeypatch.undo()
+            await all_alike(cluster, 1, 2)
 
     run(story)
 

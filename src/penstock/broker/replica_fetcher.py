@@ -16,12 +16,11 @@ Hard rules:
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from penstock.broker.addresses import peer_address_of
-from penstock.broker.background import report_fault
+from penstock.broker.background import carry_on
 from penstock.broker.peers import Address
 from penstock.broker.replica_session import ReplicaSession
 from penstock.metadata.image import BrokerImage
@@ -168,8 +167,9 @@ class LeaderFetcher:
         self._pause_s = 0.0
         self.is_pausing = False
         self.heard_at = broker.clock.monotonic()
-        self.task = asyncio.get_running_loop().create_task(self._run())
-        self.task.add_done_callback(partial(report_fault, message="a replica fetcher has ended"))
+        self.task = asyncio.get_running_loop().create_task(
+            carry_on(self._run, f"fetching from broker {self.leader_id}")
+        )
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -201,6 +201,7 @@ class LeaderFetcher:
         self._stop_waiting()
 
     async def _run(self) -> None:
+        self._session.close()  # whatever a bug left of it
         while self._followed:
             self._news.clear()
             asked = self._ready()
@@ -328,12 +329,22 @@ class LeaderFetcher:
                 if followed is not None and position is not None:
                     answered.append(followed.partition)
                     generation = followed.partition.log.generation
-                    kind = self._apply_one(followed, position, told)
+                    kind = self._try_apply(followed, position, told)
                     if kind is Kind.RESTART or followed.partition.log.generation != generation:
                         await asyncio.sleep(0)
         written = [partition for partition in answered if _waits_for_sync(partition) and partition in self]
         if written:
             await self._until_counted(written)
+
+    def _try_apply(
+        self, followed: Followed, position: FetchPosition, told: FetchResponse.PartitionData
+    ) -> Kind | None:
+        try:
+            return self._apply_one(followed, position, told)
+        except Exception:  # the edge of a partition: a bug in one must not cost the others their replicas
+            log.exception("%s cannot take what broker %d sent", followed.partition.log.name, self.leader_id)
+            followed.wait(self._broker.clock.monotonic(), self._broker.settings.replica_fetch_backoff_ms / 1000)
+            return None
 
     def _apply_one(
         self, followed: Followed, position: FetchPosition, told: FetchResponse.PartitionData
