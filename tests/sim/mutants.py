@@ -99,6 +99,28 @@ def _commits_answered_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LedPartition, "when_committed", lambda self, end_offset, callback: callback(ErrorCode.NONE))
 
 
+def _transactions_never_committed(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker.transaction_driver import TransactionService
+    from penstock.model.errors import ErrorCode
+
+    end = TransactionService.end_transaction
+
+    async def refuse(driver: Any, request: Any, *more: Any) -> Any:
+        return ErrorCode.INVALID_TXN_STATE if request.committed else await end(driver, request, *more)
+
+    patch.setattr(TransactionService, "end_transaction", refuse)
+
+
+def _commits_refused(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker.group_driver import GroupService
+    from penstock.model.errors import ErrorCode
+
+    async def refuse(*_: Any) -> ErrorCode:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+    patch.setattr(GroupService, "commit_offsets", refuse)
+
+
 def _open_transactions_shown(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionLog, "last_stable_offset", lambda log, high_watermark: high_watermark)
 
@@ -269,6 +291,8 @@ MUTANTS = (
     Mutant("producers-forgotten-at-restart", "P15", 1, 30, ("kill", "slow_disk"), _producers_forgotten_at_restart),
     Mutant("readers-see-uncommitted", "P12", 1, 20, (*POWER, "slow_disk"), _readers_see_all),
     Mutant("commits-answered-at-once", "P18", 1, 40, ("power_loss_in_sync",), _commits_answered_at_once),
+    Mutant("commits-refused", "P-Live", 1, 10, (), _commits_refused),
+    Mutant("transactions-never-committed", "P-Live", 1, 10, (), _transactions_never_committed),
     Mutant("open-transactions-shown", "G1a", 1, 30, (), _open_transactions_shown),
     Mutant("aborted-transactions-shown", "G1a", 1, 20, (), _aborted_forgotten),
     Mutant("crc-not-looked-at", "P11", 1, 150, POWER, _crc_not_looked_at),

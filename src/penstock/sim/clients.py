@@ -44,6 +44,7 @@ class Client(ABC):
         self.random = random.Random(f"{world.seed}:{name}")
         self.pause_s = self.random.choice((0.1, 0.2, 0.4, 0.8))
         self.successes = 0
+        """What it is there for: records acknowledged or read, transactions committed."""
         self.stopping = False
         self.on_acknowledged: Callable[[TopicPartition, int], None] | None = None
         self._bootstrap = list(bootstrap)
@@ -137,7 +138,8 @@ class ProducingClient(RestartingClient):
             outcome = Outcome.FAILED if isinstance(result, Exception) else Outcome.UNKNOWN
             self.history.add(Send(self.name, partition, value, outcome, -1, transaction))
             return error
-        self.successes += 1
+        if transaction is None:
+            self.successes += 1
         self.world.note(self.name, f"{value} is at {partition[0]}-{partition[1]}@{told.offset}")
         self.history.add(Send(self.name, partition, value, Outcome.OK, told.offset, transaction))
         if self.on_acknowledged is not None:
@@ -190,6 +192,7 @@ class TransactionalClient(ProducingClient):
         except (aiokafka.errors.KafkaError, OSError):
             self.history.add(TransactionEnd(self.name, number, commit, Outcome.UNKNOWN))
             raise
+        self.successes += commit
         self.world.note(self.name, f"{'committed' if commit else 'aborted'} transaction {number}")
         self.history.add(TransactionEnd(self.name, number, commit, Outcome.OK))
 
@@ -212,6 +215,10 @@ class ConsumingClient(RestartingClient):
         self.topic = topic
         self.group = group
         self.read_committed = read_committed
+        self.commits = 0
+        """Those that were acknowledged."""
+        self.eager = False
+        """Whether it commits after every poll: there is not much time to show that it can."""
         self.assignment = 0
         self._begun: set[TopicPartition] = set()
 
@@ -263,7 +270,7 @@ class ConsumingClient(RestartingClient):
             self.history.add(Poll(self.name, partition, values, self.assignment, self.read_committed))
         if read and self.random.random() < 0.2:
             await self._ask_for_commits(consumer, [(topic, index) for topic, index, _ in read])
-        if read and self.random.random() < 0.3:
+        if read and (self.random.random() < 0.3 or self.eager):
             await self._commit(consumer, {(topic, index): records[-1].offset + 1 for topic, index, records in read})
 
     async def _ask_for_commits(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
@@ -291,6 +298,7 @@ class ConsumingClient(RestartingClient):
             outcome = Outcome.UNKNOWN
         except aiokafka.errors.IllegalStateError:
             return  # the partitions went to another member while it was thinking
+        self.commits += outcome is Outcome.OK
         for partition, offset in offsets.items():
             self.world.note(self.name, f"commit {partition[0]}-{partition[1]}@{offset}: {outcome.value}")
             self.history.add(Commit(self.name, self.group, partition, offset, outcome))

@@ -244,9 +244,11 @@ class Cluster:
         return list(range(1, shape.voters + 1)) if may_change else []
 
     async def _wait_until_all_work(self, working: list[asyncio.Future[None]]) -> None:
-        """Liveness: after the faults every producer and every group gets on. Who was stopped by a broken rule says so
-        itself."""
+        """Liveness: after the faults every producer and every group gets on, with all that it is there for. Who was
+        stopped by a broken rule says so itself."""
         before = self._progress()
+        for member in self._members():
+            member.eager = True
         end = self.world.loop.time() + LIVENESS_S
         while True:
             for client in working:
@@ -254,10 +256,12 @@ class Cluster:
                     client.result()
             stuck = [name for name, done in self._progress().items() if done <= before[name]]
             if not stuck:
-                return
+                break
             if self.world.loop.time() > end:
-                raise WorldFailed(f"liveness: {', '.join(stuck)} did nothing for {LIVENESS_S:g} s after the faults")
+                raise WorldFailed(f"liveness: {', '.join(stuck)} did not get on for {LIVENESS_S:g} s after the faults")
             await asyncio.sleep(0.1)
+        for member in self._members():
+            member.eager = False
 
     async def _wait_until_whole(self) -> None:
         """Liveness: every replica is in sync again, and every node has heard of it (P-Live)."""
@@ -271,14 +275,21 @@ class Cluster:
             await asyncio.sleep(0.1)
 
     def _progress(self) -> dict[str, int]:
-        """What was done so far, by producers and by groups: a member may have no partition."""
+        """What was done so far, by producers and by groups: a member may have no partition. A group that reads and
+        cannot commit does not get on."""
         done: dict[str, int] = {}
         for client in self.clients:
             if isinstance(client, OperatingClient | ChurningClient):
                 continue  # what it wants may be refused for good reasons
             name = client.group if isinstance(client, ConsumingClient) else client.name
             done[name] = done.get(name, 0) + client.successes
+        for member in self._members():
+            name = f"commits of {member.group}"
+            done[name] = done.get(name, 0) + member.commits
         return done
+
+    def _members(self) -> list[ConsumingClient]:
+        return [client for client in self.clients if isinstance(client, ConsumingClient)]
 
     async def _read_back(self) -> None:
         if self.churn is not None:
@@ -288,7 +299,7 @@ class Cluster:
             reading = read_all(self.world, self.bootstrap, self.partitions, read_committed=committed)
             for final in await asyncio.wait_for(reader.call(reading), LIVENESS_S):
                 self.history.add(final)
-        for group in sorted({each.group for each in self.clients if isinstance(each, ConsumingClient)}):
+        for group in sorted({member.group for member in self._members()}):
             partitions = [partition for partition in self.partitions if partition[0] == TOPIC]
             commits = read_commits(self.bootstrap, partitions, group)
             for commit in await asyncio.wait_for(reader.call(commits), LIVENESS_S):
