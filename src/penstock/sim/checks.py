@@ -375,6 +375,8 @@ class Law:
         for name, index, state in probe.committed_partitions(self.newest):
             if set(state.isr) != set(state.replicas) or state.leader not in state.isr:
                 return f"{name}-{index} is {state}"
+            if state.adding_replicas or state.removing_replicas:
+                return f"{name}-{index} is still on the move: {state}"
         ends = {name: broker.image.end_offset for name, broker in brokers.items() if broker is not None}
         if len(set(ends.values())) > 1:
             return f"images end at {ends}"
