@@ -239,6 +239,12 @@ def _first_of_a_key_stays(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(KeySpool, name, lambda spool, bucket, listed=listed: listed(spool, bucket)[::-1])
 
 
+def _unclean_allowed(patch: pytest.MonkeyPatch) -> None:
+    from penstock.controller.rules import Rules
+
+    patch.setattr(Rules, "unclean", lambda *_: True)
+
+
 def _moves_never_end(patch: pytest.MonkeyPatch) -> None:
     from penstock.controller.partition_change import PartitionChange
 
@@ -310,6 +316,7 @@ MUTANTS = (
     Mutant("appends-before-agreement", "P8", 3, 40, ROUGH, _replication("the follower appends before logs agree")),
     Mutant("fenced-stay-in-sync", "C4", 3, 40, ROUGH, _controller("fencing leaves followers in the ISR")),
     Mutant("elected-out-of-sync", "C6", 3, 20, ROUGH, _controller("any replica is elected")),
+    Mutant("unclean-always-allowed", "C6", 3, 20, ROUGH, _unclean_allowed),
     Mutant("moves-never-end", "C10", 5, 10, (), _moves_never_end),
     Mutant("epoch-forgotten-at-restart", "R2", 3, 20, ("kill", "power_loss", "pause"), _epoch_forgotten),
     Mutant("uncommitted-metadata-shown", "C1", 3, 10, ROUGH, _uncommitted_metadata_shown),

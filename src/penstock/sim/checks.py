@@ -15,7 +15,7 @@ from penstock.sim import probe
 from penstock.sim.ghost_log import Ghost, GhostLog, Violation, is_log_damaged
 from penstock.sim.ghost_records import GhostRecords
 from penstock.sim.history import TopicPartition
-from penstock.sim.image_law import check_image, check_images_agree
+from penstock.sim.image_law import TopicRules, check_image, check_images_agree
 from penstock.sim.process import Process, State
 
 if TYPE_CHECKING:
@@ -88,6 +88,12 @@ class _Seen:
                 seen = _SeenPartition(partition)
             self.partitions[key] = seen
         self.watched = [(each, each.partition, each.partition.log) for each in self.partitions.values()]
+
+
+def _rules_of(broker: "Broker", image: MetadataImage, topic: str) -> TopicRules:
+    settings = probe.topic_settings_of(broker, image, topic)
+    unclean = settings.unclean_leader_election_enable
+    return TopicRules(settings.min_insync_replicas, unclean, settings.flush_mode != "ack")
 
 
 class Law:
@@ -205,7 +211,7 @@ class Law:
         seen.image = image
         if image.end_offset > self.newest.end_offset:
             old, self.newest = self.newest, image
-            check_image(old, image, lambda topic: probe.min_isr_of(broker, image, topic))
+            check_image(old, image, lambda topic: _rules_of(broker, image, topic))
             self._check_in_sync_replicas()
 
     def _check_in_sync_replicas(self) -> None:

@@ -258,7 +258,9 @@ class Cluster:
             if not stuck:
                 break
             if self.world.loop.time() > end:
-                raise WorldFailed(f"liveness: {', '.join(stuck)} did not get on for {LIVENESS_S:g} s after the faults")
+                raise WorldFailed(
+                    f"liveness: {', '.join(stuck)} did not get on for {LIVENESS_S:g} s after the faults"
+                )
             await asyncio.sleep(0.1)
         for member in self._members():
             member.eager = False

@@ -2,11 +2,22 @@
 whether images of several nodes are the same (R13)."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import NO_LEADER, RECOVERED, PartitionImage
 from penstock.sim.ghost_log import Violation
 from penstock.sim.probe import committed_partitions
+
+
+class TopicRules(NamedTuple):
+    """What the settings of a topic ask of its partitions."""
+
+    min_isr: int
+    unclean: bool = False
+    """Whether a replica that may lack records can lead when no other is left."""
+    loses_unflushed: bool = False
+    """Whether an unclean stop may cost a replica what it had counted: then no complete one may be left."""
 
 
 def by_value(image: MetadataImage) -> dict[str, object]:
@@ -37,7 +48,7 @@ def check_images_agree(images: Sequence[MetadataImage]) -> None:
                 raise Violation(f"R13: at {images[0].end_offset} {told}")
 
 
-def check_image(old: MetadataImage, new: MetadataImage, min_isr: Callable[[str], int]) -> None:
+def check_image(old: MetadataImage, new: MetadataImage, rules_of: Callable[[str], TopicRules]) -> None:
     """`new` follows `old`, perhaps with several records in between."""
     for broker_id, broker in new.brokers.items():
         before = old.brokers.get(broker_id)
@@ -48,21 +59,35 @@ def check_image(old: MetadataImage, new: MetadataImage, min_isr: Callable[[str],
         before_topic, topic = old.topic(name), new.topic(name)
         same = before_topic is not None and topic is not None and before_topic.id == topic.id
         before_state = before_topic.partition(index) if same and before_topic is not None else None
-        if before_state is not None and before_state is not state:
-            _check_step(where, before_state, state)
-        if before_state is not state:
-            _check_sets(where, state, new, min_isr(name))
+        if before_state is state:
+            continue
+        rules = rules_of(name)
+        if before_state is not None:
+            _check_step(where, before_state, state, rules)
+        _check_sets(where, state, new, rules.min_isr)
 
 
-def _check_step(where: str, old: PartitionImage, new: PartitionImage) -> None:
+def _check_step(where: str, old: PartitionImage, new: PartitionImage, rules: TopicRules) -> None:
     if new.partition_epoch <= old.partition_epoch and new != old:
         raise Violation(f"C2: {where} changed without a new partition epoch: {old} to {new}")
     if new.leader_epoch < old.leader_epoch:
         raise Violation(f"C2: the leader epoch of {where} went back: {old} to {new}")
     if new.leader != old.leader and new.leader_epoch == old.leader_epoch:
         raise Violation(f"C2: {where} has a new leader in the same epoch: {old} to {new}")
+    _check_recovery(where, old, new, rules)
     if new.partition_epoch == old.partition_epoch + 1:
         _check_election(where, old, new)
+
+
+def _check_recovery(where: str, old: PartitionImage, new: PartitionImage, rules: TopicRules) -> None:
+    """Unclean elections are for topics that allow them, and for the last resort: when nobody complete is left, the
+    last known leader. Where everything is synced before it counts there is always somebody left."""
+    if rules.unclean or new.leader_recovery_state == RECOVERED or old.leader_recovery_state != RECOVERED:
+        return
+    one_change = new.partition_epoch == old.partition_epoch + 1
+    last_resort = rules.loses_unflushed and (not one_change or (new.leader,) == old.last_known_elr[:1])
+    if not last_resort:
+        raise Violation(f"C6: {where} has an unclean leader, which its settings forbid: {old} to {new}")
 
 
 def _check_election(where: str, old: PartitionImage, new: PartitionImage) -> None:

@@ -82,6 +82,6 @@ def electable(state: PartitionImage) -> list[int]:
     return [replica for replica in candidates if state.directory_of(replica) != DAMAGED]
 
 
-def min_isr_of(broker: "Broker", image: MetadataImage, topic: str) -> int:
-    settings = TopicSettings.resolve(broker.settings, image.topic_config(topic))
-    return int(settings.min_insync_replicas)
+def topic_settings_of(broker: "Broker", image: MetadataImage, topic: str) -> TopicSettings:
+    """Not by way of the controller's own rules: what those get wrong has to show."""
+    return TopicSettings.resolve(broker.settings, image.topic_config(topic))
