@@ -195,6 +195,26 @@ def _epoch_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(metadata_store, "decode_election_state", lambda _: ElectionState())
 
 
+def _vote_forgotten(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker import metadata_store
+
+    decode = metadata_store.decode_election_state
+    patch.setattr(metadata_store, "decode_election_state", lambda content: decode(content)._replace(voted=None))
+
+
+def _votes_told_first(patch: pytest.MonkeyPatch) -> None:
+    from penstock.broker.quorum_runner import QuorumRunner, _deliver
+
+    do = QuorumRunner._do_waiting
+
+    async def tell_first(runner: Any, bundle: Any) -> None:
+        for reply in bundle.replies:
+            _deliver(reply)
+        await do(runner, bundle._replace(replies=()))
+
+    patch.setattr(QuorumRunner, "_do_waiting", tell_first)
+
+
 def _uncommitted_metadata_shown(patch: pytest.MonkeyPatch) -> None:
     from penstock.broker.metadata_replica import MetadataReplica
 
@@ -319,6 +339,8 @@ MUTANTS = (
     Mutant("unclean-always-allowed", "C6", 3, 20, ROUGH, _unclean_allowed),
     Mutant("moves-never-end", "C10", 5, 10, (), _moves_never_end),
     Mutant("epoch-forgotten-at-restart", "R2", 3, 20, ("kill", "power_loss", "pause"), _epoch_forgotten),
+    Mutant("vote-forgotten-at-restart", "R3", 3, 10, ("kill", "power_loss", "pause"), _vote_forgotten),
+    Mutant("votes-told-before-they-are-written", "R3", 3, 20, ("slow_disk",), _votes_told_first),
     Mutant("uncommitted-metadata-shown", "C1", 3, 10, ROUGH, _uncommitted_metadata_shown),
     Mutant("snapshots-without-configs", "R13", 3, 15, AWAY, _snapshots_without_configs, _snapshots_and_churns),
     Mutant("snapshots-without-voters", "R12", 3, 10, AWAY, _snapshots_without_voters, _snapshots),
@@ -332,7 +354,6 @@ MUTANTS = (
 # Rarer than a cluster under faults can show in a few dozen seeds; the worlds of their rooms find each of these.
 FOUND_ELSEWHERE = {
     "tests/quorum/mutants.py (22, each within the seeds of tests/quorum/test_simulation.py)": (
-        "a vote is not persisted (R3)",
         "a vote ignores how fresh the log is (R4)",
         "any answer counts (R11)",
         "no check for divergence (R6)",

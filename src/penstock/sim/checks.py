@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from penstock.log.partition_log import PartitionLog
 from penstock.metadata.image import MetadataImage
+from penstock.quorum.core import Quorum
+from penstock.quorum.election_state import ElectionState, ReplicaKey
 from penstock.replication.partition import Partition
 from penstock.sim import probe
 from penstock.sim.ghost_log import Ghost, GhostLog, Violation, is_log_damaged
@@ -48,6 +50,7 @@ class _Seen:
         "broker",
         "disks",
         "driver",
+        "durable",
         "durable_epoch",
         "epoch",
         "high_watermark",
@@ -72,6 +75,7 @@ class _Seen:
         self.role: object = None
         self.epoch = -1
         self.high_watermark: int | None = None
+        self.durable: ElectionState | None = None
         self.durable_epoch = durable_epoch
         self.snapshots = (0, 0)
         self.partitions: dict[TopicPartition, _SeenPartition] = {}
@@ -110,6 +114,8 @@ class Law:
         self.newest = MetadataImage()
         """The newest committed image that any node has shown: what the controller has decided."""
         self._leaders: dict[int, str] = {}
+        self._votes: dict[tuple[str, int, int], ReplicaKey] = {}
+        """By machine, which of its disks that was, and epoch."""
         self._looks = 0
         self.snapshots_written = self.snapshots_taken = 0
         """Of metadata: by each node for itself, and from a leader by nodes that were too far behind."""
@@ -168,20 +174,18 @@ class Law:
             quorum.role is seen.role
             and quorum.election.epoch == seen.epoch
             and quorum.high_watermark == seen.high_watermark
-            and probe.durable_epoch_of(quorum) <= seen.durable_epoch
+            and probe.durable_of(quorum) is seen.durable
         ):
             return
         machine = seen.machine
         if seen.role is not quorum.role:
             self._world.note(machine.name, f"is {type(quorum.role).__name__} in epoch {quorum.epoch}")
         seen.role, seen.epoch, seen.high_watermark = quorum.role, quorum.epoch, quorum.high_watermark
-        if quorum.leader is not None:
-            known = self._leaders.setdefault(quorum.epoch, machine.name)
-            if known != machine.name:
-                raise Violation(f"R1: {known} and {machine.name} both lead epoch {quorum.epoch}")
         if quorum.epoch < seen.durable_epoch:
             raise Violation(f"R2: the epoch of {machine.name} went from {seen.durable_epoch} to {quorum.epoch}")
-        seen.durable_epoch = max(seen.durable_epoch, probe.durable_epoch_of(quorum))
+        self._look_at_vote(seen, probe.durable_of(quorum))
+        if quorum.leader is not None:
+            self._look_at_leader(machine, quorum)
         self._count_snapshots(seen)
         if quorum.high_watermark is not None:
             log = probe.metadata_log_of(seen.broker)
@@ -191,6 +195,31 @@ class Law:
                 )
             if log.directory.failure is None:  # else nobody can read it: it failed in this turn, and the node ends
                 self.metadata.shows(machine.name, log, quorum.high_watermark)
+
+    def _look_at_vote(self, seen: _Seen, durable: ElectionState) -> None:
+        """R3: one vote in an epoch, in all lives on one disk."""
+        seen.durable = durable
+        seen.durable_epoch = max(seen.durable_epoch, durable.epoch)
+        voter = (seen.machine.name, seen.disks, durable.epoch)
+        known = self._votes.get(voter)
+        if known is not None and durable.voted != known:
+            now = durable.voted.id if durable.voted is not None else "nobody"
+            raise Violation(f"R3: {voter[0]} voted for {known.id} in epoch {durable.epoch}, and now for {now}")
+        if durable.voted is not None:
+            self._votes[voter] = durable.voted
+
+    def _look_at_leader(self, machine: "Machine", quorum: Quorum) -> None:
+        """R1, and R3: a majority had written its votes down before anybody counted them."""
+        known = self._leaders.get(quorum.epoch)
+        if known == machine.name:
+            return
+        if known is not None:
+            raise Violation(f"R1: {known} and {machine.name} both lead epoch {quorum.epoch}")
+        self._leaders[quorum.epoch] = machine.name
+        voters = {self._ids[number].name for number in quorum.voters.by_id}
+        votes = {name for (name, _, epoch), to in self._votes.items() if (epoch, to) == (quorum.epoch, quorum.local)}
+        if 2 * len(votes & voters) <= len(voters):
+            raise Violation(f"R3: {machine.name} leads epoch {quorum.epoch} by no more than votes of {sorted(votes)}")
 
     def _count_snapshots(self, seen: _Seen) -> None:
         (written, taken), (old_written, old_taken) = probe.snapshots_of(seen.driver), seen.snapshots

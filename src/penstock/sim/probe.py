@@ -10,6 +10,7 @@ from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import PartitionImage
 from penstock.metadata.settings import TopicSettings
 from penstock.quorum.core import Quorum
+from penstock.quorum.election_state import ElectionState
 from penstock.quorum.voters import VoterSet
 from penstock.replication.partition import Partition
 
@@ -33,9 +34,9 @@ def quorum_of(driver: "MetadataDriver") -> Quorum | None:
     return driver._core
 
 
-def durable_epoch_of(quorum: Quorum) -> int:
-    """The epoch that is on stable storage for sure."""
-    return quorum._durable.epoch
+def durable_of(quorum: Quorum) -> ElectionState:
+    """The epoch and the vote that are on stable storage for sure. Another object whenever it was written."""
+    return quorum._durable
 
 
 def voters_of(machine: "Machine") -> tuple[VoterSet, bool] | None:
