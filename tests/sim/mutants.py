@@ -125,6 +125,16 @@ def _open_transactions_shown(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionLog, "last_stable_offset", lambda log, high_watermark: high_watermark)
 
 
+def _stable_offset_stuck(patch: pytest.MonkeyPatch) -> None:
+    """Of every second partition: whoever reads committed records still gets on with the others."""
+    stable = PartitionLog.last_stable_offset
+
+    def stuck(log: PartitionLog, high_watermark: int) -> int:
+        return min(5 if log.name.endswith("-1") else high_watermark, stable(log, high_watermark))
+
+    patch.setattr(PartitionLog, "last_stable_offset", stuck)
+
+
 def _aborted_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionLog, "aborted_transactions", lambda *_: [])
 
@@ -326,6 +336,7 @@ MUTANTS = (
     Mutant("commits-refused", "P-Live", 1, 10, (), _commits_refused),
     Mutant("transactions-never-committed", "P-Live", 1, 10, (), _transactions_never_committed),
     Mutant("open-transactions-shown", "G1a", 1, 30, (), _open_transactions_shown),
+    Mutant("stable-offset-stuck", "P-Live", 1, 10, (), _stable_offset_stuck),
     Mutant("aborted-transactions-shown", "G1a", 1, 20, (), _aborted_forgotten),
     Mutant("crc-not-looked-at", "P11", 1, 150, POWER, _crc_not_looked_at),
     Mutant("watermark-goes-back", "P6", 1, 10, (), _watermark_goes_back),

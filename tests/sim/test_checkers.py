@@ -89,6 +89,7 @@ BAD: dict[str, list[Event]] = {
         TransactionEnd("p", 1, True, OK),
         Final(P, ((0, "a"),), True),
     ],
+    "hidden-write": [sent("a", 0), sent("b", 1), Final(P, ((0, "a"), (1, "b"))), Final(P, ((0, "a"),), True)],
     "lost-commit": [
         Assigned("c", "g", 1),
         Begin("c", "g", P, 0, 1),

@@ -199,11 +199,7 @@ def check_transactions(history: History) -> list[Anomaly]:
 
 def check_torn_transactions(history: History) -> list[Anomaly]:
     """Of a committed transaction everything is there for readers of committed records."""
-    finals = {
-        event.partition: {value for _, value in event.records}
-        for event in history.events
-        if isinstance(event, Final) and event.read_committed
-    }
+    finals = _committed_finals(history)
     committed = {
         (event.client, event.transaction)
         for event in history.events
@@ -215,6 +211,20 @@ def check_torn_transactions(history: History) -> list[Anomaly]:
         if isinstance(event, Send)
         and event.outcome is Outcome.OK
         and (event.client, event.transaction) in committed
+        and event.partition in finals
+        and event.value not in finals[event.partition]
+    ]
+
+
+def check_hidden_writes(history: History) -> list[Anomaly]:
+    """Acknowledged outside of transactions, and in the end not there for readers of committed records."""
+    finals = _committed_finals(history)
+    return [
+        Anomaly("hidden-write", f"{event.value} is in {_name(event.partition)}, and not among what is committed")
+        for event in history.events
+        if isinstance(event, Send)
+        and event.outcome is Outcome.OK
+        and event.transaction is None
         and event.partition in finals
         and event.value not in finals[event.partition]
     ]
@@ -273,6 +283,14 @@ def _finals(history: History) -> dict[TopicPartition, dict[int, str]]:
     }
 
 
+def _committed_finals(history: History) -> dict[TopicPartition, set[str]]:
+    return {
+        event.partition: {value for _, value in event.records}
+        for event in history.events
+        if isinstance(event, Final) and event.read_committed
+    }
+
+
 def _name(partition: TopicPartition) -> str:
     return f"{partition[0]}-{partition[1]}"
 
@@ -287,6 +305,7 @@ CHECKERS: tuple[Callable[[History], list[Anomaly]], ...] = (
     check_send_order,
     check_transactions,
     check_torn_transactions,
+    check_hidden_writes,
     check_commits,
     check_committed,
 )

@@ -425,6 +425,15 @@ class Law:
         check_images_agree([broker.image for broker in brokers.values() if broker is not None])
         return None
 
+    def what_is_open(self) -> str | None:
+        """A transaction that nobody has ended: it hides what comes after it. One that was left is aborted in time."""
+        for name, index, state in probe.committed_partitions(self.newest):
+            for machine, held in self._serving(name, index, [state.leader]):
+                stable = held.log.last_stable_offset(held.high_watermark)
+                if stable < held.high_watermark:
+                    return f"{name}-{index} is stable up to {stable} of {held.high_watermark} on {machine.name}"
+        return None
+
     def _leftover(self) -> str | None:
         """A replica that is open on a node and should not be."""
         for number, machine in self._ids.items():

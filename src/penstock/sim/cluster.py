@@ -184,10 +184,11 @@ class Cluster:
         for client in self.clients:
             client.stopping = isinstance(client, OperatingClient | ChurningClient)
             client.pause_s = max(client.pause_s, CALM_S)
-        await self._wait_until_whole()
+        await self._wait_until_nothing(self.law.what_is_missing)
         for client in self.clients:
             client.stopping = True
         await asyncio.wait_for(asyncio.gather(*working), LIVENESS_S * 3)
+        await self._wait_until_nothing(self.law.what_is_open)
         await self._read_back()
         await asyncio.gather(*(machine.stop() for machine in self.world.machines.values()))
         anomalies = check_history(self.history)
@@ -265,15 +266,16 @@ class Cluster:
         for member in self._members():
             member.eager = False
 
-    async def _wait_until_whole(self) -> None:
-        """Liveness: every replica is in sync again, and every node has heard of it (P-Live)."""
+    async def _wait_until_nothing(self, is_missing: Callable[[], str | None]) -> None:
+        """Liveness: every replica is in sync again, and every node has heard of it (P-Live); when nobody writes any
+        more, every transaction comes to an end."""
         end = self.world.loop.time() + LIVENESS_S
         while True:
-            missing = self.law.what_is_missing()
+            missing = is_missing()
             if missing is None:
                 return
             if self.world.loop.time() > end:
-                raise WorldFailed(f"liveness: {missing}, {LIVENESS_S:g} s after the faults")
+                raise WorldFailed(f"liveness: after {LIVENESS_S:g} s {missing}")
             await asyncio.sleep(0.1)
 
     def _progress(self) -> dict[str, int]:
