@@ -281,6 +281,13 @@ def _moves_never_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionChange, "_complete_reassignment", lambda _: None)
 
 
+def _voters_never_added(patch: pytest.MonkeyPatch) -> None:
+    from penstock.model.errors import ErrorCode, Refusal
+    from penstock.quorum.core import Quorum
+
+    patch.setattr(Quorum, "add_voter", lambda *_: Refusal(ErrorCode.INVALID_REQUEST, "no"))
+
+
 def _replication(name: str) -> Callable[[pytest.MonkeyPatch], None]:
     def put_in(patch: pytest.MonkeyPatch) -> None:
         from tests.replication.test_mutants import MUTANTS as REPLICATION
@@ -349,6 +356,7 @@ MUTANTS = (
     Mutant("elected-out-of-sync", "C6", 3, 20, ROUGH, _controller("any replica is elected")),
     Mutant("unclean-always-allowed", "C6", 3, 20, ROUGH, _unclean_allowed),
     Mutant("moves-never-end", "C10", 5, 10, (), _moves_never_end),
+    Mutant("voters-never-added", "R-Live", 3, 10, (), _voters_never_added),
     Mutant("epoch-forgotten-at-restart", "R2", 3, 20, ("kill", "power_loss", "pause"), _epoch_forgotten),
     Mutant("vote-forgotten-at-restart", "R3", 3, 10, ("kill", "power_loss", "pause"), _vote_forgotten),
     Mutant("votes-told-before-they-are-written", "R3", 3, 20, ("slow_disk",), _votes_told_first),

@@ -13,6 +13,7 @@ from penstock.sim.checkers import check_history
 from penstock.sim.checks import Law
 from penstock.sim.churn import ChurningClient
 from penstock.sim.clients import Client, ConsumingClient, ProducingClient, TransactionalClient, read_all, read_commits
+from penstock.sim.drill import Drill
 from penstock.sim.extras import PLAIN, Extras, draw_extras
 from penstock.sim.faults import KINDS, UNSYNCED_KINDS, FaultRates, Faults, draw_rates
 from penstock.sim.history import History, Send, TopicPartition
@@ -185,6 +186,8 @@ class Cluster:
             client.stopping = isinstance(client, OperatingClient | ChurningClient)
             client.pause_s = max(client.pause_s, CALM_S)
         await self._wait_until_nothing(self.law.what_is_missing)
+        if self.shape.operator:
+            await self._drill(working)
         for client in self.clients:
             client.stopping = True
         await asyncio.wait_for(asyncio.gather(*working), LIVENESS_S * 3)
@@ -277,6 +280,14 @@ class Cluster:
             if self.world.loop.time() > end:
                 raise WorldFailed(f"liveness: after {LIVENESS_S:g} s {missing}")
             await asyncio.sleep(0.1)
+
+    async def _drill(self, working: list[asyncio.Future[None]]) -> None:
+        """Liveness: what an operator asks for now is done. Not while he still waits for what he asked before."""
+        operators = [work for client, work in zip(self.clients, working, strict=True) if client.stopping]
+        await asyncio.wait_for(asyncio.gather(*operators), LIVENESS_S)
+        drill = Drill(self.world, self.law, TOPIC, self.brokers, self._changing_voters())
+        await self.world.add_client("drill").call(drill.run(self.bootstrap, LIVENESS_S))
+        await self._wait_until_nothing(self.law.what_is_missing)
 
     def _progress(self) -> dict[str, int]:
         """What was done so far, by producers and by groups: a member may have no partition. A group that reads and

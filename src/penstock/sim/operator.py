@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.client.admin import Admin
+from penstock.client.admin.descriptions import QuorumReplica
 from penstock.client.errors import ClientError
 from penstock.client.types import TopicPartition
 from penstock.model.errors import describe_error
@@ -77,17 +78,25 @@ class OperatingClient(Client):
         if len(voters) > 2:
             voter = self.random.choice(voters)
             self.world.note(self.name, f"removes voter {voter.node_id}")
-            request = RemoveRaftVoterRequest(None, voter.node_id, parse_uuid(voter.directory_id))
-            answer = await admin._cluster.call_controller(request, RemoveRaftVoterResponse)
-            self.world.note(self.name, f"removing voter {voter.node_id}: {describe_error(answer.error_code)}")
+            error = await remove_voter(admin, voter)
+            self.world.note(self.name, f"removing voter {voter.node_id}: {describe_error(error)}")
 
     async def _add_voter(self, admin: Admin) -> None:
         observers = [each for each in (await admin.describe_quorum()).observers if each.node_id in self._voters]
         if observers:
             voter = self.random.choice(observers)
             self.world.note(self.name, f"adds voter {voter.node_id}")
-            listeners = [AddRaftVoterRequest.Listener("CONTROLLER", f"n{voter.node_id}", 9093)]
-            directory_id = parse_uuid(voter.directory_id)
-            request = AddRaftVoterRequest(None, 5_000, voter.node_id, directory_id, listeners)
-            answer = await admin._cluster.call_controller(request, AddRaftVoterResponse)
-            self.world.note(self.name, f"adding voter {voter.node_id}: {describe_error(answer.error_code)}")
+            error = await add_voter(admin, voter)
+            self.world.note(self.name, f"adding voter {voter.node_id}: {describe_error(error)}")
+
+
+async def remove_voter(admin: Admin, voter: QuorumReplica) -> int:
+    """What the controller says to it: refusals are answers here."""
+    request = RemoveRaftVoterRequest(None, voter.node_id, parse_uuid(voter.directory_id))
+    return (await admin._cluster.call_controller(request, RemoveRaftVoterResponse)).error_code
+
+
+async def add_voter(admin: Admin, voter: QuorumReplica) -> int:
+    listeners = [AddRaftVoterRequest.Listener("CONTROLLER", f"n{voter.node_id}", 9093)]
+    request = AddRaftVoterRequest(None, 5_000, voter.node_id, parse_uuid(voter.directory_id), listeners)
+    return (await admin._cluster.call_controller(request, AddRaftVoterResponse)).error_code
