@@ -357,7 +357,7 @@ MUTANTS = (
     Mutant("unclean-always-allowed", "C6", 3, 20, ROUGH, _unclean_allowed),
     Mutant("moves-never-end", "C10", 5, 10, (), _moves_never_end),
     Mutant("voters-never-added", "R-Live", 3, 10, (), _voters_never_added),
-    Mutant("epoch-forgotten-at-restart", "R2", 3, 20, ("kill", "power_loss", "pause"), _epoch_forgotten),
+    Mutant("epoch-forgotten-at-restart", "R2/R3", 3, 20, ("kill", "power_loss", "pause"), _epoch_forgotten),
     Mutant("vote-forgotten-at-restart", "R3", 3, 10, ("kill", "power_loss", "pause"), _vote_forgotten),
     Mutant("votes-told-before-they-are-written", "R3", 3, 20, ("slow_disk",), _votes_told_first),
     Mutant("uncommitted-metadata-shown", "C1", 3, 10, ROUGH, _uncommitted_metadata_shown),
