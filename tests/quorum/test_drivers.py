@@ -1,6 +1,7 @@
 """Three metadata drivers with real files: elect, commit, fail over, catch up by log or snapshot, change voters."""
 
 import asyncio
+import errno
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -121,6 +122,31 @@ def test_a_leader_that_stops_hands_over(tmp_path: Path) -> None:
         assert cluster.requests["EndQuorumEpochRequest"] == 2
 
     live(tmp_path, story, controller_quorum_fetch_timeout_ms=20_000, controller_quorum_election_timeout_ms=500)
+
+
+def test_a_voter_without_room_for_its_vote_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It votes for nobody, yet knows whom the others have elected; with room it follows."""
+
+    async def story(cluster: DriverCluster) -> None:
+        leader = await cluster.leader()
+        full = cluster.running[1 if leader.number != 1 else 2]
+
+        def no_room(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as disk:
+            disk.setattr(full.store, "write_election_state", no_room)
+            await cluster.stop(leader.number)
+            second = await cluster.leader()
+            await second.change(3)
+            await eventually_async(lambda: full.driver.leader_id == second.number)
+            assert full.driver.lacks_room
+            assert full.value is None
+        await cluster.all_have(3)
+        assert second.driver.epoch == full.driver.epoch
+        assert not full.driver.lacks_room
+
+    live(tmp_path, story, voters=5)
 
 
 def test_a_leader_that_is_cut_off_answers_nothing(tmp_path: Path) -> None:

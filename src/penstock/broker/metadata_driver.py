@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.metadata_changes import RECORDS_PER_TURN
-from penstock.broker.metadata_replica import MetadataReplica
+from penstock.broker.metadata_replica import NO_SPACE_RETRY_S, MetadataReplica
 from penstock.broker.metadata_snapshots import SnapshotSchedule
 from penstock.broker.metadata_store import MetadataStore
 from penstock.broker.quorum_addresses import Address, AddressBook, Place, Sender
@@ -323,8 +323,12 @@ class MetadataDriver:
 
     # --- what the quorum asks for (`MetadataKeeper`) ----------------------------------------------------------
 
-    async def persist(self, state: ElectionState) -> None:
-        await self._replica.persist(state)
+    async def persist(self, state: ElectionState) -> bool:
+        while not await self._replica.persist(state):
+            if not self.is_sole_voter:
+                return False
+            await asyncio.sleep(NO_SPACE_RETRY_S)  # there is nobody to listen to
+        return True
 
     def append_control(self, change: LeaderChange | VotersChange) -> int | Refusal:
         core = self._core

@@ -3,8 +3,8 @@
 `pending` has everything in the log, so that a decision builds on the one before it without waiting, and a new leader
 has nothing to load; `image` has what is committed. What is cut off the log is cut off `pending`.
 
-Hard rules: log and `pending` change in one turn of the loop; `image` moves only by `take_committed`; a full disk is
-waited for or refused, every other fault of it is raised.
+Hard rules: log and `pending` change in one turn of the loop; `image` moves only by `take_committed`; what a full
+disk does not take is refused, every other fault of it is raised.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from penstock.records.batch import iter_headers
 
 log = logging.getLogger("penstock.metadata")
 
-_NO_SPACE_RETRY_S = 0.5
+NO_SPACE_RETRY_S = 0.5
 
 
 class Change(NamedTuple):
@@ -58,6 +58,7 @@ class MetadataReplica:
         self._uncommitted: deque[Change] = deque()
         self._pool = pool
         self._waits_for_room = False
+        self._full_until_s = 0.0
         self.snapshots_written = self.snapshots_taken = 0
         """Own ones, and ones of a leader, since the start."""
 
@@ -77,21 +78,22 @@ class MetadataReplica:
         self._uncommitted.append(Change(loaded.delta, self.pending, 0))
         return loaded
 
-    async def persist(self, state: ElectionState) -> None:
-        """On a full disk it waits for room: who cannot remember its vote has none yet, but need not give up."""
+    async def persist(self, state: ElectionState) -> bool:
+        """False: the disk is full, or was a moment ago."""
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                await loop.run_in_executor(self._pool, self.store.write_election_state, state)
-            except OSError as error:
-                if error.errno not in NO_SPACE_ERRORS:
-                    raise
-                log.warning("the election state waits for room on the disk: %s", error)
-                self._waits_for_room = True
-                await asyncio.sleep(_NO_SPACE_RETRY_S)
-            else:
-                self._waits_for_room = False
-                return
+        if loop.time() < self._full_until_s:
+            return False
+        try:
+            await loop.run_in_executor(self._pool, self.store.write_election_state, state)
+        except OSError as error:
+            if error.errno not in NO_SPACE_ERRORS:
+                raise
+            log.warning("the election state waits for room on the disk: %s", error)
+            self._waits_for_room = True
+            self._full_until_s = loop.time() + NO_SPACE_RETRY_S
+            return False
+        self._waits_for_room = False
+        return True
 
     # --- writing ------------------------------------------------------------------------------------------------
 

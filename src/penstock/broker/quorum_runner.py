@@ -3,7 +3,8 @@
     fact -> bundle -> persist, truncate, write, append (by the `MetadataKeeper`) -> answers, requests -> next fact
 
 Most bundles need no waiting and are done on the spot. Those that write the election state, a snapshot or a
-follower's records are done by a task, while further facts queue: so nothing is said before it is safe (R3, R5).
+follower's records are done by a task, while further facts queue: so nothing is said before it is safe (R3, R5), and
+nothing at all while the disk has no room for the election state.
 Hard rules: the core is touched here only; what was done is reported before any other fact; time is the loop's.
 """
 
@@ -19,7 +20,7 @@ from penstock.model.errors import ErrorCode, Refusal
 from penstock.quorum.bundle import Bundle, LeaderChange, Outgoing, Reply, SnapshotChunk, VotersChange
 from penstock.quorum.core import Quorum
 from penstock.quorum.election_state import ElectionState
-from penstock.quorum.messages import Request, Response
+from penstock.quorum.messages import Request, Response, VoteResponse
 from penstock.quorum.voters import VoterSet
 from penstock.wire.struct import ApiMessage
 
@@ -40,7 +41,8 @@ class Transport(Protocol):
 class MetadataKeeper(Protocol):
     """Who owns log, snapshots and images: the metadata driver."""
 
-    async def persist(self, state: ElectionState) -> None: ...
+    async def persist(self, state: ElectionState) -> bool:
+        """False: there is no room for it now."""
 
     async def truncate(self, end_offset: int) -> None: ...
 
@@ -178,9 +180,11 @@ class QuorumRunner:
     async def _do_waiting(self, bundle: Bundle) -> None:
         quorum, keeper = self.quorum, self._keeper
         if bundle.persist is not None:
-            await keeper.persist(bundle.persist)
             state = bundle.persist
-            self._reports.append(lambda now_ms: quorum.persisted(state, now_ms))
+            if await keeper.persist(state):
+                self._reports.append(lambda now_ms: quorum.persisted(state, now_ms))
+            else:
+                bundle = self._silence(bundle)
         if bundle.truncate_to is not None:
             await keeper.truncate(bundle.truncate_to)
             self._reports.append(quorum.truncated)
@@ -190,6 +194,12 @@ class QuorumRunner:
             await self._replicate(bundle.replicate)
         if not self._is_stopped:
             self._do(bundle)
+
+    def _silence(self, bundle: Bundle) -> Bundle:
+        """Who cannot remember its vote has none (R3), but it goes on listening: who leads is good to know."""
+        for outgoing in bundle.requests:
+            self._reports.append(_unsent(self.quorum, outgoing))
+        return bundle._replace(replies=tuple(map(_refused, bundle.replies)), requests=())
 
     async def _take_chunk(self, chunk: SnapshotChunk) -> None:
         quorum = self.quorum
@@ -316,6 +326,17 @@ def _needs_waiting(bundle: Bundle) -> bool:
         or bundle.snapshot_chunk is not None
         or bundle.replicate is not None
     )
+
+
+def _unsent(quorum: Quorum, outgoing: Outgoing) -> Fact:
+    return lambda now_ms: quorum.failed(outgoing.to, outgoing.correlation, False, now_ms)
+
+
+def _refused(reply: Reply) -> Reply:
+    response = reply.response._replace(error=ErrorCode.KAFKA_STORAGE_ERROR)
+    if isinstance(response, VoteResponse):
+        response = response._replace(granted=False)
+    return reply._replace(response=response)
 
 
 def _deliver(reply: Reply) -> None:
