@@ -1,9 +1,12 @@
 """A disk that is full: writes are refused, retention frees it by itself, and the same life of the node goes on."""
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from penstock.broker.metadata_driver import MetadataDriver
 from penstock.client.admin import Admin
 from penstock.client.errors import BrokerError, RequestTimedOut
 from penstock.client.raw import RawClient
@@ -134,3 +137,92 @@ def test_retention_makes_room_on_a_full_disk(full: str) -> None:
         assert (disk.refusals > 0) is (full != "to its limit"), "the limit is below what the disk has"
 
     world.run(story(), limit_s=3_600)
+
+
+def add_voters(world: World) -> list[Machine]:
+    voters = ",".join(f"{number}@n{number}:9093" for number in (1, 2, 3))
+    return [
+        world.add_machine(
+            f"n{number}",
+            {
+                "node.id": str(number),
+                "cluster.id": "c2ltdWxhdGVkLWNsdXN0ZQ",
+                "listeners": f"PLAINTEXT://n{number}:9092,CONTROLLER://n{number}:9093",
+                "controller.quorum.voters": voters,
+                "log.dirs": "/data",
+                "log.dir.max.usage": "1",
+            },
+        )
+        for number in (1, 2, 3)
+    ]
+
+
+def driver_of(machine: Machine) -> MetadataDriver:
+    broker = probe.broker_of(machine)
+    assert broker is not None
+    return broker.driver
+
+
+def controller_of(machines: list[Machine]) -> Machine | None:
+    return next((machine for machine in machines if driver_of(machine).is_active), None)
+
+
+def run_with_voters(work: Callable[[World, list[Machine]], Awaitable[None]]) -> None:
+    world = World(seed=4)
+    machines = add_voters(world)
+
+    async def story() -> None:
+        for machine in machines:
+            world.loop.create_task(machine.start())
+        await eventually_async(lambda: all(machine.serving for machine in machines), timeout=60)
+        await world.add_client("c").call(work(world, machines))
+        assert [(machine.lives, machine.is_running) for machine in machines] == [(1, True)] * 3
+
+    world.run(story(), limit_s=600)
+
+
+@pytest.mark.parametrize("room_bytes", [0, 150])
+def test_a_controller_without_room_makes_way(room_bytes: int) -> None:
+    """With a little room it could be elected again, but decide nothing."""
+
+    async def work(world: World, machines: list[Machine]) -> None:
+        full = controller_of(machines)
+        assert full is not None
+        others = [machine for machine in machines if machine is not full]
+        ids = [driver_of(machine).static_settings.node_id for machine in others]
+        clock, rng = SimClock(world.loop), SimRng("a")
+        async with Admin([f"{machine.name}:9092" for machine in others], clock=clock, rng=rng) as admin:
+            full.disk.capacity_bytes = full.disk.used_bytes() + room_bytes
+            began = world.loop.time()
+            await admin.create_topic("t", assignments=dict.fromkeys(range(20), ids))
+            assert world.loop.time() - began < 3
+            assert controller_of(machines) in others
+            full.disk.capacity_bytes = None
+            await eventually_async(lambda: driver_of(full).image.topic("t") is not None, timeout=20)
+            assert not driver_of(full).lacks_room
+
+    run_with_voters(work)
+
+
+def test_controllers_that_are_all_without_room_wait_for_it() -> None:
+    """One hands over to the next, but not in a circle without end; what is asked for is refused."""
+
+    async def work(world: World, machines: list[Machine]) -> None:
+        clock, rng = SimClock(world.loop), SimRng("a")
+        async with Admin([f"{machine.name}:9092" for machine in machines], clock=clock, rng=rng) as admin:
+            epoch = max(driver_of(machine).epoch for machine in machines)
+            for machine in machines:
+                machine.disk.capacity_bytes = machine.disk.used_bytes() + 1_000
+            until = world.loop.time() + 20
+            while world.loop.time() < until:
+                with contextlib.suppress(BrokerError, RequestTimedOut):
+                    await admin.create_topic("t", assignments={index: [1, 2, 3] for index in range(200)})
+                    raise AssertionError("there is no room for it")
+                await asyncio.sleep(0.1)
+            assert max(driver_of(machine).epoch for machine in machines) - epoch <= 9
+            for machine in machines:
+                machine.disk.capacity_bytes = None
+            await eventually_async(lambda: controller_of(machines) is not None, timeout=20)
+            await admin.create_topic("t", assignments={index: [1, 2, 3] for index in range(200)})
+
+    run_with_voters(work)

@@ -5,7 +5,7 @@
 
 Log and images are `MetadataReplica`'s; who leads is `quorum.core`'s to say; here both meet those who decide, wait and
 listen. Hard rules: nothing is published or answered before it is committed; a leader that is overthrown answers
-`NotController` to whoever waits; a failed sync ends the node.
+`NotController` to whoever waits; a failed sync ends the node, and a full disk ends its leadership only.
 """
 
 import asyncio
@@ -49,6 +49,7 @@ Listener = Callable[[MetadataDelta, MetadataImage], None]
 LeadershipListener = Callable[[bool], None]
 _FAREWELL_S = 0.3  # how long a leader that stops waits for the others to hear of it
 _LAST_COMMIT_S = 2.0
+_MAKE_WAY_AGAIN_S = 10.0
 
 
 class MetadataUnavailable(Exception):
@@ -106,6 +107,7 @@ class MetadataDriver:
         self._waiters_epoch = -1
         self._unavailable: str | None = "the node is starting"
         self._failure: BaseException | None = None
+        self._may_make_way_at_s = 0.0
         self._snapshots = SnapshotSchedule(self)
 
     @property
@@ -285,7 +287,7 @@ class MetadataDriver:
         image = delta.close(end_offset, epoch, now_ms)
         outcome = self._replica.append(builder.build(), delta, image)
         if isinstance(outcome, Refusal):
-            raise MetadataUnavailable(outcome.message)
+            raise self._refused(outcome)
         self._wrote()
         runner = self._runner
         assert runner is not None
@@ -310,6 +312,20 @@ class MetadataDriver:
             raise MetadataUnavailable(f"the metadata log takes no records: {self._unavailable}")
         if not self.is_leader:
             raise NotController("this node is not the active controller")
+
+    def _refused(self, refusal: Refusal) -> MetadataUnavailable:
+        """A leader without room decides nothing, and nobody else may while it leads: where there are other voters it
+        makes way. Not again and again: all of them may be full."""
+        core, runner = self._core, self._runner
+        assert core is not None
+        assert runner is not None
+        now_s = asyncio.get_running_loop().time()
+        if not self._replica.lacks_room or len(core.voters) == 1 or now_s < self._may_make_way_at_s:
+            return MetadataUnavailable(refusal.message)
+        log.warning("this controller has no room for a decision and makes way for another: %s", refusal.message)
+        self._may_make_way_at_s = now_s + _MAKE_WAY_AGAIN_S
+        runner.post(core.resign)
+        return NotController(f"this controller makes way for another: {refusal.message}")
 
     def _wrote(self) -> None:
         if not self._store.flushes:

@@ -22,6 +22,7 @@ from penstock.broker.metadata_store import (
     next_offset,
     replay_batches,
 )
+from penstock.log.appending import AppendResult
 from penstock.log.sync import NO_SPACE_ERRORS
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import MetadataImage
@@ -100,7 +101,7 @@ class MetadataReplica:
     def append(self, batch: bytearray, delta: MetadataDelta, image: MetadataImage) -> int | Refusal:
         """As leader; `image` is `pending` with `delta`. Answers the new end of the log."""
         result = self.log.append_as_leader(batch, image.epoch, image.timestamp_ms, origin="coordinator")
-        self._waits_for_room = isinstance(result, Refusal) and self.store.directory.failure is None
+        self._note_room(result)
         if isinstance(result, Refusal):
             return result
         self._took(delta, image, len(batch))
@@ -127,6 +128,7 @@ class MetadataReplica:
         delta = MetadataDelta(self.pending)
         timestamp_ms = await replay_in_turns(records, delta)
         result = self.log.append_as_follower(records, epoch)
+        self._note_room(result)
         if isinstance(result, Refusal):
             return result
         if self.log.end_offset != next_offset(records):  # the disk filled up in between
@@ -135,6 +137,11 @@ class MetadataReplica:
             timestamp_ms = replay_batches(records, start, delta)
         self._took(delta, delta.close(self.log.end_offset, self.store.view.last_epoch, timestamp_ms), len(records))
         return voters_in(records)
+
+    def _note_room(self, result: AppendResult | Refusal) -> None:
+        """There are other reasons to refuse: a failed disk, and batches that are not as they should be."""
+        is_refused = isinstance(result, Refusal) and result.code is ErrorCode.KAFKA_STORAGE_ERROR
+        self._waits_for_room = is_refused and self.store.directory.failure is None
 
     def _took(self, delta: MetadataDelta, image: MetadataImage, size_bytes: int) -> None:
         self.pending = image
