@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from penstock.controller.balance import plan_balance, plan_drain, undrainable
 from penstock.controller.internal_topics import decide_grow_internal_topics
+from penstock.controller.partitions import MorePartitions
 from penstock.controller.placement import failure_domains
 from penstock.controller.topics import NewTopic, default_replication_factor
 from tests.controller.cluster import Cluster, directory
 from tests.controller.test_balance import carry_out, loads
+from tests.controller.test_partitions import grow
 from tests.controller.test_topics import create
 
 
@@ -121,15 +123,15 @@ def test_one_host_keeps_one_copy_and_spreads_its_leaders() -> None:
     assert default_replication_factor(cluster.image, cluster.settings) == 1
     create(cluster, NewTopic("a", 8), NewTopic("__consumer_offsets", 4, 1))
     assert Counter(state.leader for state in cluster.image.topics["a"].partitions) == {1: 2, 2: 2, 3: 2, 4: 2}
-    grow = lambda: cluster.run(  # noqa: E731
+    grow_internal = lambda: cluster.run(  # noqa: E731
         lambda view: decide_grow_internal_topics(view.image, cluster.settings, 100)
     )
-    assert grow() == 0, "a second copy on the same host helps nobody"
+    assert grow_internal() == 0, "a second copy on the same host helps nobody"
     join(cluster, "another", 2)
-    assert grow() == 4
+    assert grow_internal() == 4
     carry_out(cluster, [])
     assert_apart(cluster)
-    assert grow() == 0, "two hosts, two copies"
+    assert grow_internal() == 0, "two hosts, two copies"
 
 
 def test_a_topic_that_grows_keeps_away_from_the_host_of_a_broker_that_is_down() -> None:
@@ -139,6 +141,28 @@ def test_a_topic_that_grows_keeps_away_from_the_host_of_a_broker_that_is_down() 
     cluster.fence(1)
     assert cluster.run(lambda view: decide_grow_internal_topics(view.image, cluster.settings, 100)) == 1
     assert cluster.partition("__consumer_offsets").replicas == (1, 3, 4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 3), min_size=2, max_size=5), st.sets(st.integers(1, 12), max_size=6), st.integers(2, 4)
+)
+@example([2, 2, 1], {5}, 3)
+@example([2, 1, 1], {2, 4}, 3)
+def test_a_host_that_is_away_holds_its_replica_all_the_same(hosts: list[int], away: set[int], factor: int) -> None:
+    """It will be back; two replicas on one host stay."""
+    cluster = cluster_of(hosts)
+    away = {broker for broker in away if 1 < broker <= sum(hosts)}
+    for broker in away:
+        cluster.fence(broker)
+    create(cluster, NewTopic("default", 12), NewTopic("chosen", 12, min(factor, sum(hosts))))
+    assert_apart(cluster)
+    assert len(cluster.partition("default").replicas) == min(3, len(hosts))
+    assert grow(cluster, MorePartitions("chosen", 24)) == [None]
+    assert_apart(cluster)
+    for state in cluster.image.topics["chosen"].partitions:
+        assert state.leader == state.replicas[0]
+        assert set(state.isr) == set(state.replicas) - away
 
 
 def test_brokers_that_say_nothing_of_their_host_are_told_apart() -> None:

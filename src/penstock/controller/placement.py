@@ -2,8 +2,8 @@
 
 Hard rule (D4): where there are at least as many machines as replicas, no two replicas of a partition share one. Racks
 come next. Leaders go round all brokers, so each leads as many as any other. Brokers that are away get new replicas
-only where those that are there do not suffice: a restart is no reason for fewer copies. Brokers that are drained get
-none.
+only where those that are there, or their machines, do not suffice: a restart is no reason for fewer copies, nor for
+two of them on one machine. Brokers that are drained get none.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -56,10 +56,10 @@ def _domains(brokers: Collection[BrokerImage]) -> int:
     return len(hosts) + sum(broker.host is None for broker in brokers)
 
 
-def absent_brokers(image: MetadataImage) -> list[int]:
+def absent_brokers(image: MetadataImage) -> list[Place]:
     """Brokers that are fenced or about to stop, and are to come back, by id."""
     not_these = {broker.id for broker in image.usable_brokers()} | image.drained_brokers
-    return sorted(broker_id for broker_id in image.brokers if broker_id not in not_these)
+    return sorted(place_of(broker) for broker in image.brokers.values() if broker.id not in not_these)
 
 
 def _interleaved(groups: Sequence[Sequence[Place]]) -> list[Place]:
@@ -67,46 +67,47 @@ def _interleaved(groups: Sequence[Sequence[Place]]) -> list[Place]:
 
 
 def plan_spread(
-    places: Sequence[Place], first: int, count: int, factor: int, start: int, absent: Sequence[int] = ()
+    places: Sequence[Place], first: int, count: int, factor: int, start: int, absent: Sequence[Place] = ()
 ) -> Iterator[tuple[int, ...]]:
     """Replicas of partitions `first` to `first + count`, over hosts and racks; the first replica leads.
 
-    `absent` get in turn what there are too few places for.
+    `absent` get in turn what there are too few places or too few hosts for.
     """
-    missing = factor - len(places)
-    if missing > 0:
-        planned = plan_spread(places, first, count, len(places), start)
-        for number, replicas in enumerate(planned, first):
-            yield (*replicas, *(absent[(number + i) % len(absent)] for i in range(missing)))
-        return
     hosts = {place.host for place in places}
     racks = {place.rack for place in places}
-    if len(racks) == 1 and len(hosts) in (1, len(places)):  # nothing to keep apart but the brokers themselves
+    away = absent if factor > len(places) else [place for place in absent if place.host not in hosts]
+    if away and factor > len(hosts):
+        yield from _plan_apart(places, first, count, factor, start, away)
+    elif len(racks) == 1 and len(hosts) in (1, len(places)):  # nothing to keep apart but the brokers themselves
         yield from plan_replicas([place.broker_id for place in places], first, count, factor, start)
     else:
         yield from _plan_apart(places, first, count, factor, start)
 
 
 def _plan_apart(
-    places: Sequence[Place], first: int, count: int, factor: int, start: int
+    places: Sequence[Place], first: int, count: int, factor: int, start: int, away: Sequence[Place] = ()
 ) -> Iterator[tuple[int, ...]]:
     brokers = len(places)
     for number in range(first, first + count):
         leader = (start + number) % brokers
         shift = (start + number // brokers) % max(brokers - 1, 1)
         order = [places[(leader + 1 + (shift + i) % (brokers - 1)) % brokers] for i in range(brokers - 1)]
+        order += [away[(number + i) % len(away)] for i in range(len(away))]
         chosen = [places[leader]]
         for _ in range(factor - 1):
-            chosen.append(furthest(order, chosen))
+            chosen.append(furthest(order, chosen, away))
         yield tuple([place.broker_id for place in chosen])
 
 
-def furthest(order: Sequence[Place], chosen: Sequence[Place]) -> Place:
-    """The first in order that shares least with those chosen: no host, then no rack, then the fewest in its rack."""
+def furthest(order: Sequence[Place], chosen: Sequence[Place], away: Collection[Place] = ()) -> Place:
+    """The first in order that shares least with those chosen: no host, then no rack, then the fewest in its rack.
+
+    A host of its own is worth waiting for those that are `away`, a rack of its own is not.
+    """
     hosts = [place.host for place in chosen]
     racks = [place.rack for place in chosen]
     free = [place for place in order if place not in chosen]
-    return min(free, key=lambda place: (hosts.count(place.host), racks.count(place.rack)))
+    return min(free, key=lambda place: (hosts.count(place.host), place in away, racks.count(place.rack)))
 
 
 def plan_replicas(
