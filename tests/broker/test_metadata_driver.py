@@ -226,6 +226,22 @@ def test_a_full_disk_refuses_and_recovers() -> None:
     live(main)
 
 
+def test_the_min_isr_of_the_cluster_is_in_force(caplog: pytest.LogCaptureFixture) -> None:
+    disk = CrashingDisk()
+
+    async def main() -> None:
+        async with running(disk, min_insync_replicas=2) as node:
+            assert node.image.cluster_config == {"min.insync.replicas": "2"}
+        assert not caplog.records
+        async with running(disk, min_insync_replicas=1) as node:
+            assert node.driver.settings.min_insync_replicas == 2
+        (said,) = caplog.messages
+        assert "min.insync.replicas=1, which is not in force: the cluster has 2" in said
+
+    with caplog.at_level("WARNING", "penstock.metadata"):
+        live(main)
+
+
 def test_a_failed_sync_ends_it() -> None:
     disk = CrashingDisk()
 

@@ -43,7 +43,7 @@ class Cluster:
         self.liveness = Liveness()
         self.now_ms = 0.0
         self.image = MetadataImage()
-        self.run(lambda view: decide_bootstrap(view.image))
+        self.run(lambda view: decide_bootstrap(view.image, self.settings))
         for broker in range(1, brokers + 1):
             self.register(broker, directories=tuple(directory(broker * 10 + n) for n in range(directories)))
 

@@ -60,7 +60,7 @@ class Life:
         self.elr = elr
         if not elr:
             down = [FeatureUpdate(ELR_VERSION, 0, SAFE_DOWNGRADE)]
-            self.cluster.run(lambda view: decide_update_features(view.image, down))
+            self.cluster.run(lambda view: decide_update_features(view.image, down, self.cluster.settings))
         self.disks = {broker: tuple(directory(broker * 10 + n) for n in range(2)) for broker in BROKERS}
         self.history: list[MetadataImage] = [self.cluster.image]
         self.records: list[Any] = []

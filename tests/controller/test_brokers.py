@@ -14,13 +14,13 @@ from tests.controller.test_topics import create
 def test_bootstrap_happens_once() -> None:
     cluster = Cluster()
     assert cluster.image.features == DEFAULT_LEVELS
-    assert list(decide_bootstrap(cluster.image).records) == []
-    assert len(list(decide_bootstrap(MetadataImage()).records)) == len(DEFAULT_LEVELS)
+    assert list(decide_bootstrap(cluster.image, cluster.settings).records) == []
+    assert len(list(decide_bootstrap(MetadataImage(), BrokerSettings()).records)) == len(DEFAULT_LEVELS)
 
 
 def test_bootstrap_adds_features_that_an_older_release_did_not_know() -> None:
     older = MetadataImage(features={METADATA_VERSION: METADATA_LEVEL})
-    added = {record.name: record.feature_level for record in decide_bootstrap(older).records}
+    added = {record.name: record.feature_level for record in decide_bootstrap(older, BrokerSettings()).records}
     assert added == {name: level for name, level in DEFAULT_LEVELS.items() if name != METADATA_VERSION}
 
 

@@ -9,6 +9,7 @@ from penstock.metadata.delta import replay
 from penstock.metadata.features import DEFAULT_LEVELS, ELR_VERSION, GROUP_VERSION, METADATA_LEVEL, METADATA_VERSION
 from penstock.metadata.image import ControllerImage, MetadataImage
 from penstock.metadata.listeners import Listener
+from penstock.metadata.settings import BrokerSettings
 from penstock.metadata.snapshot import image_records
 from penstock.model.errors import ErrorCode, Refusal
 from tests.controller.cluster import Cluster, directory
@@ -17,7 +18,9 @@ from tests.controller.test_isr import ask
 
 
 def update(cluster: Cluster, *updates: FeatureUpdate, validate_only: bool = False) -> dict[str, int]:
-    answer = cluster.run(lambda view: decide_update_features(view.image, updates, validate_only=validate_only))
+    answer = cluster.run(
+        lambda view: decide_update_features(view.image, updates, cluster.settings, validate_only=validate_only)
+    )
     return {name: refusal.code if refusal else 0 for name, refusal in answer.items()}
 
 
@@ -48,7 +51,7 @@ def test_a_level_that_was_lowered_stays_so() -> None:
     downs = [FeatureUpdate(name, 0, SAFE_DOWNGRADE) for name in lowered]
     assert update(cluster, *downs) == lowered
     for image in (cluster.image, replay(MetadataImage(), image_records(cluster.image))):
-        assert not list(decide_bootstrap(image).records)
+        assert not list(decide_bootstrap(image, BrokerSettings()).records)
         assert image.features == {METADATA_VERSION: METADATA_LEVEL, **lowered}
     assert isinstance(cluster.register(4, directories=(directory(40),)), int)
 

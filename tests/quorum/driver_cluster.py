@@ -178,7 +178,7 @@ class DriverCluster:
             message="no active controller",
         )
         assert found is not None
-        await found.controller.submit(lambda view: decide_bootstrap(view.image))
+        await found.controller.submit(lambda view: decide_bootstrap(view.image, found.settings))
         return found
 
     async def all_have(self, value: int) -> None:

@@ -151,7 +151,7 @@ class ControllerClock:
         return min(settings.broker_heartbeat_interval_ms, settings.broker_session_timeout_ms / _ROUNDS_PER_SESSION)
 
     async def _run(self) -> None:
-        await self._decide(lambda view: decide_bootstrap(view.image))
+        await self._decide(lambda view: decide_bootstrap(view.image, self._broker.static_settings))
         # Whom this controller has not heard of may be gone: for two sessions nothing is moved to anybody.
         self._leaders_at_ms = self._balance_at_ms = (
             self.now_ms() + 2 * self._broker.settings.broker_session_timeout_ms

@@ -54,5 +54,5 @@ class ControllerService:
 
     async def register(self, registration: Registration) -> int | Refusal:
         """The first decisions of a start: feature levels of a new cluster, and this broker. One commit for both."""
-        await self._append(lambda view: decide_bootstrap(view.image))
+        await self._append(lambda view: decide_bootstrap(view.image, self._driver.static_settings))
         return await self.submit(lambda view: decide_register_broker(view, registration, self._driver.settings))

@@ -50,6 +50,7 @@ LeadershipListener = Callable[[bool], None]
 _FAREWELL_S = 0.3  # how long a leader that stops waits for the others to hear of it
 _LAST_COMMIT_S = 2.0
 _MAKE_WAY_AGAIN_S = 10.0
+_MIN_ISR = "min.insync.replicas"
 
 
 class MetadataUnavailable(Exception):
@@ -108,6 +109,7 @@ class MetadataDriver:
         self._unavailable: str | None = "the node is starting"
         self._failure: BaseException | None = None
         self._may_make_way_at_s = 0.0
+        self._told_min_isr: str | None = None
         self._snapshots = SnapshotSchedule(self)
 
     @property
@@ -413,6 +415,20 @@ class MetadataDriver:
             self.settings = self.static_settings.overlay(self.image.cluster_config, own)
         except SettingError as error:  # it was fine when it was stored; the static settings around it have changed
             log.error("the stored dynamic settings do not fit the configuration and are ignored: %s", error)
+        self._compare_min_isr(self.image.cluster_config.get(_MIN_ISR))
+
+    def _compare_min_isr(self, written: str | None) -> None:
+        """It is written down once, from the static settings of the controller of that time."""
+        own = str(self.static_settings.min_insync_replicas)
+        is_other = _MIN_ISR in self.static_settings.explicit_names and written not in (None, own)
+        if is_other and written != self._told_min_isr:
+            log.warning(
+                "this node was started with %s=%s, which is not in force: the cluster has %s; change it there",
+                _MIN_ISR,
+                own,
+                written,
+            )
+        self._told_min_isr = written
 
     async def handle_fetch(self, context: "RequestContext", request: "FetchRequest") -> "FetchResponse":
         """A fetch of `__cluster_metadata`, by a voter or an observer."""

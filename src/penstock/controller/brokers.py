@@ -13,9 +13,10 @@ from itertools import chain
 from typing import NamedTuple
 
 from penstock.controller.broker_changes import Restart, changes_by_fencing, changes_by_restart_alone
+from penstock.controller.configs import plan_cluster_min_isr
 from penstock.controller.decision import Decision, View
 from penstock.controller.rules import Rules
-from penstock.metadata.features import DEFAULT_LEVELS, SUPPORTED_FEATURES
+from penstock.metadata.features import DEFAULT_LEVELS, ELR_VERSION, SUPPORTED_FEATURES
 from penstock.metadata.image import BROKER_RESOURCE, DRAINED_BROKERS, BrokerImage, MetadataImage
 from penstock.metadata.listeners import Listener
 from penstock.metadata.settings import BrokerSettings
@@ -44,10 +45,13 @@ class Registration(NamedTuple):
     features: tuple[tuple[str, int, int], ...] = _FEATURES
 
 
-def decide_bootstrap(image: MetadataImage) -> Decision[bool]:
-    """Finalizes the features that this cluster has no level of; answers whether there were any."""
+def decide_bootstrap(image: MetadataImage, settings: BrokerSettings) -> Decision[bool]:
+    """Finalizes the features that this cluster has no level of; answers whether there were any. `settings` are the
+    controller's static ones: what all must agree on is written down from them, once."""
     missing = [(name, level) for name, level in DEFAULT_LEVELS.items() if name not in image.features]
-    return Decision([FeatureLevelRecord(*feature) for feature in missing], bool(missing))
+    records = [FeatureLevelRecord(*feature) for feature in missing]
+    keeps_elr = image.features.get(ELR_VERSION, DEFAULT_LEVELS[ELR_VERSION]) > 0
+    return Decision(chain(records, plan_cluster_min_isr(image, settings) if keeps_elr else ()), bool(missing))
 
 
 def decide_register_broker(

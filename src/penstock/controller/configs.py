@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from penstock.controller.decision import Decision
+from penstock.metadata.features import ELR_VERSION
 from penstock.metadata.image import BROKER_RESOURCE, DRAINED_BROKERS, TOPIC_RESOURCE, MetadataImage, TopicImage
 from penstock.metadata.settings import (
     BrokerSettings,
@@ -32,6 +33,11 @@ _FOR_ALL = {
     _MIN_ISR: Refusal(ErrorCode.INVALID_CONFIG, f"setting {_MIN_ISR} is one for all brokers, or a topic's own"),
     DRAINED_BROKERS: Refusal(ErrorCode.INVALID_CONFIG, f"setting {DRAINED_BROKERS} is one for all brokers"),
 }
+_STAYS = Refusal(
+    ErrorCode.INVALID_CONFIG,
+    f"the cluster's {_MIN_ISR} cannot be taken away while there are eligible leader replicas, because brokers may "
+    "have been started with different ones; set it to another value",
+)
 
 
 class Op(IntEnum):
@@ -50,6 +56,9 @@ class Change(NamedTuple):
 class Resource(NamedTuple):
     type: int
     name: str
+
+
+_ALL_BROKERS = Resource(BROKER_RESOURCE, "")
 
 
 def decide_incremental_alter_configs(
@@ -86,6 +95,15 @@ def decide_alter_configs(
         outcome = twice.get(resource) or refuse_resource(image, resource) or _replace(resource, values, settings)
         _take(image, resource, outcome, answers, records)
     return Decision([] if validate_only else chain(records, _forgotten_elr(image, records)), answers)
+
+
+def plan_cluster_min_isr(image: MetadataImage, settings: BrokerSettings) -> Iterator[RecordMessage]:
+    """Where ELR is kept, min.insync.replicas is written down before it counts: brokers and controllers may have been
+    started with different ones (see `_is_for_all`). Where nobody has chosen any, there is nothing to differ about."""
+    if _MIN_ISR in settings.explicit_names and _MIN_ISR not in image.cluster_config:
+        record = ConfigRecord(BROKER_RESOURCE, "", _MIN_ISR, str(settings.min_insync_replicas))
+        yield record
+        yield from _forgotten_elr(image, [record])
 
 
 def _forgotten_elr(image: MetadataImage, records: Sequence[RecordMessage]) -> Iterator[RecordMessage]:
@@ -147,6 +165,9 @@ def _take(
         answers.append(outcome)
         return
     old = image.config(resource.type, resource.name)
+    if resource == _ALL_BROKERS and _MIN_ISR in old and _MIN_ISR not in outcome and image.features.get(ELR_VERSION):
+        answers.append(_STAYS)
+        return
     for name in old.keys() | outcome.keys():
         if old.get(name) != outcome.get(name):
             records.append(ConfigRecord(resource.type, resource.name, name, outcome.get(name)))

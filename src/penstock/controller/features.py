@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from penstock.controller.configs import plan_cluster_min_isr
 from penstock.controller.decision import Decision
 from penstock.metadata.features import ELR_VERSION, METADATA_VERSION, SUPPORTED_FEATURES
 from penstock.metadata.image import MetadataImage
+from penstock.metadata.settings import BrokerSettings
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.wire.generated.records_metadata import FeatureLevelRecord, PartitionChangeRecord
 from penstock.wire.struct import RecordMessage
@@ -21,9 +23,9 @@ class FeatureUpdate(NamedTuple):
 
 
 def decide_update_features(
-    image: MetadataImage, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
+    image: MetadataImage, updates: Sequence[FeatureUpdate], settings: BrokerSettings, *, validate_only: bool = False
 ) -> Decision[dict[str, Refusal | None]]:
-    """All or nothing: one refusal keeps the others from being made."""
+    """All or nothing: one refusal keeps the others from being made. `settings` are the controller's static ones."""
     answers: dict[str, Refusal | None] = {}
     for update in updates:
         twice = update.name in answers
@@ -35,8 +37,10 @@ def decide_update_features(
         for update in updates
         if image.features.get(update.name) != update.level
     ]
-    without_elr = any(update.name == ELR_VERSION and update.level == 0 for update in updates)
-    return Decision(chain(records, _forgotten_elr(image) if without_elr else ()), answers)
+    elr = next((update.level for update in updates if update.name == ELR_VERSION), None)
+    if elr is None:
+        return Decision(records, answers)
+    return Decision(chain(records, plan_cluster_min_isr(image, settings) if elr else _forgotten_elr(image)), answers)
 
 
 def _named_twice(update: FeatureUpdate) -> Refusal:

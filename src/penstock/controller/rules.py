@@ -27,7 +27,10 @@ class Rules:
         self.settings = settings
         self.elr = image.features.get(ELR_VERSION, 0) > 0
         self._configs = image.topic_config
-        self._min_isr = settings.min_insync_replicas
+        # Only what is written down: a leader that was started with a smaller one acknowledges what eligible replicas
+        # may lack; one with a larger one does no harm.
+        is_agreed = not self.elr or _MIN_ISR in image.cluster_config
+        self._min_isr = settings.min_insync_replicas if is_agreed else 1
         self._unclean = settings.unclean_leader_election_enable
         self._flush_mode = settings.flush_mode
 

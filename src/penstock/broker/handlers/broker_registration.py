@@ -37,7 +37,9 @@ async def handle(
         registration = _registration(request, clean=clean, local=request.broker_id == broker.node_id)
         return decide_register_broker(view, registration, broker.settings, alive=alive)
 
-    await broker.controller.submit(lambda view: decide_bootstrap(view.image), unavailable=lambda _refusal: False)
+    await broker.controller.submit(
+        lambda view: decide_bootstrap(view.image, broker.static_settings), unavailable=lambda _refusal: False
+    )
     answer = await broker.controller.submit(decide, unavailable=lambda refusal: refusal)
     if isinstance(answer, Refusal):
         return BrokerRegistrationResponse(error_code=answer.code)

@@ -22,7 +22,9 @@ async def handle(
         return UpdateFeaturesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     updates = [_update(each, context.api_version) for each in request.feature_updates]
     answers: dict[str, Refusal | None] = await broker.controller.submit(
-        lambda view: decide_update_features(view.image, updates, validate_only=request.validate_only),
+        lambda view: decide_update_features(
+            view.image, updates, broker.static_settings, validate_only=request.validate_only
+        ),
         unavailable=lambda refusal: {update.name: refusal for update in updates},
     )
     refused = next((refusal for refusal in answers.values() if refusal is not None), None)

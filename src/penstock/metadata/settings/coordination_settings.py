@@ -37,7 +37,8 @@ class CoordinationSettings(StorageSettings, frozen=True, kw_only=True):
         int,
         Int(
             "In-sync replicas that acks=all needs. A topic that is created with three replicas or more gets 2 of its "
-            "own unless this is set.",
+            "own unless this is set. The cluster has one value for all brokers: the first controller that has it set "
+            "writes it down, and it is changed there from then on.",
             at_least=1,
             update=CLUSTER_WIDE,
         ),
