@@ -15,6 +15,7 @@ from penstock.quorum.messages import (
     EpochEnd,
     FetchRequest,
     FetchResponse,
+    FetchSnapshotResponse,
     SnapshotId,
     VoteRequest,
     VoteResponse,
@@ -284,3 +285,55 @@ def test_a_diverging_answer_of_an_earlier_leader_cuts_nothing() -> None:
     follower.hear(BeginEpochRequest(5, 1, KEYS[2]), 30)  # it leads again
     assert follower.leader_id == 1
     assert is_left_alone(follower, 1, first, diverging)
+
+
+def slow_follower(number: int) -> One:
+    """It has an answer of the leader of epoch 2, given at 100 ms, to write."""
+    follower = One(number, [1])
+    follower.hear(BeginEpochRequest(2, 1, follower.local))
+    fetched(follower, FetchResponse(2, 1, high_watermark=1), 10)
+    assert fetched(follower, FetchResponse(2, 1, high_watermark=1, records=[Entry(2)]), 100).replicate
+    follower.log.entries.append(Entry(2))
+    return follower
+
+
+def test_followers_that_are_slow_do_not_depose_their_leader() -> None:
+    """Both write one large batch for longer than a leader may be silent, and then wait for their disks."""
+    slow = [slow_follower(2), slow_follower(3)]
+    for follower in slow:
+        follower.do(follower.replicated([], 1_300), 1_300)
+        follower.do(follower.tick(1_300), 1_300)
+        assert isinstance(follower.role, Follower)
+        assert not follower.is_waiting_for(1), "it is not on stable storage"
+        follower.do(follower.synced(follower.log.sync(), 2_200), 2_200)
+        assert follower.is_waiting_for(1)
+        follower.do(follower.tick(2_310), 2_310)
+        assert isinstance(follower.role, Follower)
+    assert not slow[1].hear(asks(2, 3, 2, 2, 2, pre_vote=True), 2_310).granted
+
+
+def test_a_leader_that_dies_while_its_followers_are_slow_is_found_out() -> None:
+    follower = slow_follower(2)
+    follower.do(follower.replicated([], 1_300), 1_300)
+    follower.do(follower.synced(follower.log.sync(), 1_400), 1_400)
+    for now_ms in (1_500, 1_900, 2_300):
+        follower.do(follower.failed(1, follower._next_correlation, False, now_ms), now_ms)
+        follower.do(follower.synced(follower.log.synced_end_offset, now_ms + 1), now_ms + 1)
+        follower.do(follower.tick(now_ms + 100), now_ms + 100)
+    assert isinstance(follower.role, Prospective)
+    assert follower.epoch == 2
+
+
+def test_a_snapshot_that_takes_long_to_load_does_not_depose_the_leader() -> None:
+    follower = One(2, [])
+    follower.hear(BeginEpochRequest(2, 1, KEYS[2]))
+    snapshot = SnapshotId(5, 2)
+    fetched(follower, FetchResponse(2, 1, snapshot=snapshot), 10)
+    chunk = FetchSnapshotResponse(2, 1, snapshot=snapshot, size=1, position=0, chunk=b"x")
+    bundle = follower.respond(1, follower._next_correlation, chunk, 20)
+    assert bundle.snapshot_chunk is not None
+    follower.log.load_snapshot(snapshot, tuple([Entry(2)] * 5))
+    follower.do(follower.snapshot_loaded(None, 1_300), 1_300)
+    follower.do(follower.tick(1_310), 1_310)
+    assert isinstance(follower.role, Follower)
+    assert follower.is_waiting_for(1)

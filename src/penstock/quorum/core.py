@@ -156,7 +156,7 @@ class Quorum:
         if isinstance(self.role, Leader):
             leading.synced(self, self.role, end_offset, now_ms)
         elif isinstance(self.role, Follower):
-            following.fetch(self, self.role, now_ms)
+            following.synced(self, self.role, now_ms)
         return self.take()
 
     def replicated(self, voters: list[tuple[int, VoterSet]], now_ms: float) -> Bundle:

@@ -111,8 +111,8 @@ def _take_records(quorum: "Quorum", role: Follower, response: FetchResponse, now
 def _heard_from_leader(quorum: "Quorum", role: Follower, now_ms: float) -> None:
     role.has_fetched = True
     role.stand_at_ms = NEVER
-    role.fetch_deadline_ms = now_ms + quorum.timeouts.fetch_timeout_ms
     role.next_fetch_ms = now_ms
+    renew(quorum, role, now_ms)
 
 
 def truncation_offset(quorum: "Quorum", leader: EpochEnd) -> int:
@@ -133,7 +133,23 @@ def log_changed(quorum: "Quorum", now_ms: float) -> None:
     role = quorum.role
     if isinstance(role, Follower):
         role.next_fetch_ms = now_ms
+        renew(quorum, role, now_ms)
         fetch(quorum, role, now_ms)
+
+
+def synced(quorum: "Quorum", role: Follower, now_ms: float) -> None:
+    """The log is on stable storage; a fetch that waited for that leaves."""
+    if now_ms >= role.next_fetch_ms and not quorum.is_waiting_for(role.leader_id):
+        renew(quorum, role, now_ms)
+    fetch(quorum, role, now_ms)
+
+
+def renew(quorum: "Quorum", role: Follower, now_ms: float) -> None:
+    """Our own slowness is not the leader's silence: from when it can be asked again it has a whole timeout to answer.
+
+    Only what an answer of the leader gave us to do comes here, so one that is dead is found out a timeout later.
+    """
+    role.fetch_deadline_ms = now_ms + quorum.timeouts.fetch_timeout_ms
 
 
 def hold_back(quorum: "Quorum", now_ms: float) -> None:
@@ -186,6 +202,7 @@ def snapshot_done(quorum: "Quorum", now_ms: float) -> None:
     if isinstance(role, Follower):
         role.download = None
         role.next_fetch_ms = now_ms
+        renew(quorum, role, now_ms)
     advance(quorum, quorum.log.end_offset)
     if isinstance(role, Follower):
         fetch(quorum, role, now_ms)

@@ -44,7 +44,7 @@ class Follower:
         self.epoch = epoch
         self.leader_id = leader_id
         self.fetch_deadline_ms = fetch_deadline_ms
-        """Without a good answer until then the leader counts as lost."""
+        """Without a good answer until then the leader counts as lost; while one is carried out it may rest."""
         self.has_fetched = False
         """The leader has answered in this epoch."""
         self.next_fetch_ms: float = 0
