@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.metadata_driver import AmongStrangers, NotController
+from penstock.broker.metadata_driver import AmongStrangers, MetadataUnavailable, NotController
 from penstock.metadata.snapshot import parse_snapshot_name
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.quorum.control_records import voters_in
@@ -314,5 +314,30 @@ def test_power_of_all_is_lost_with_an_uncommitted_tail(tmp_path: Path) -> None:
         old = await cluster.start(leader.number)
         await cluster.all_have(2)
         assert old.driver.pending.cluster_config.get("num.partitions") == "2", "99 was cut off, in log and image"
+
+    live(tmp_path, story)
+
+
+def test_a_bug_in_who_listens_ends_the_node(tmp_path: Path) -> None:
+    """It must not stay leader with a queue that nobody works off."""
+
+    async def story(cluster: DriverCluster) -> None:
+        leader = await cluster.leader()
+        await leader.change(1)
+        await cluster.all_have(1)
+
+        def stumble(*_: object) -> None:
+            raise KeyError("of nobody's")
+
+        leader.driver.add_listener(stumble)
+        with pytest.raises(MetadataUnavailable):
+            await asyncio.wait_for(leader.change(2), 5)
+        assert [str(error) for error in leader.failures] == [repr("of nobody's")]
+        assert not leader.driver.is_active
+        leader.failures.clear()
+        await cluster.kill(leader.number)
+        second = await cluster.leader()
+        await second.change(3)
+        await cluster.all_have(3)
 
     live(tmp_path, story)
