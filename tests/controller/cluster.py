@@ -91,8 +91,8 @@ class Cluster:
                 view, Heartbeat(broker, epoch, offset, **wants), self.liveness, self.settings
             )
         )
-        if isinstance(answer, HeartbeatAnswer) and answer.shutdown_offset >= 0:
-            contact.shutdown_offset = answer.shutdown_offset
+        if isinstance(answer, HeartbeatAnswer) and answer.hands_over:
+            contact.shutdown_offset = self.image.end_offset - 1
         return answer
 
     def fence(self, broker: int) -> bool:

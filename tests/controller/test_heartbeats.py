@@ -1,13 +1,18 @@
 """Brokers between registration and end: fencing, unfencing, controlled shutdown, failed directories."""
 
+from typing import Any
+
 import pytest
 
+from penstock.controller import broker_changes
 from penstock.controller.brokers import decide_unregister_broker
-from penstock.controller.heartbeats import HeartbeatAnswer
+from penstock.controller.decision import View
+from penstock.controller.heartbeats import Heartbeat, HeartbeatAnswer, decide_heartbeat
 from penstock.controller.liveness import Liveness
 from penstock.controller.topics import NewTopic
 from penstock.metadata.settings import BrokerSettings
 from penstock.model.errors import ErrorCode, Refusal
+from penstock.wire.struct import RecordMessage
 from tests.controller.cluster import Cluster, directory
 from tests.controller.test_topics import create
 
@@ -149,7 +154,7 @@ def test_the_answer_to_a_registration_may_get_lost() -> None:
 def test_controlled_shutdown() -> None:
     cluster = three()
     create(cluster, NewTopic("only", assignments={0: (1,)}))
-    assert cluster.beat(1, want_shut_down=True) == HeartbeatAnswer(True, False, False, cluster.image.end_offset - 1)
+    assert cluster.beat(1, want_shut_down=True) == HeartbeatAnswer(True, False, False, hands_over=True)
     partition = cluster.partition()
     assert (partition.leader, partition.isr) == (2, (2, 3)), "P16"
     assert cluster.partition("only").leader == 1, "nobody else has it"
@@ -165,6 +170,26 @@ def test_controlled_shutdown() -> None:
     cluster.register(1, directories=(directory(10),))
     assert cluster.partition("only").leader == 1
     assert not cluster.image.brokers[1].in_controlled_shutdown
+
+
+def test_a_large_handover_is_decided_while_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at once it would hold the loop for seconds."""
+    cluster = Cluster(2)
+    create(cluster, NewTopic("a", 50, 2))
+    made: list[int] = []
+    leaving = broker_changes._leaving
+
+    def count(topic: str, number: int, *rest: Any) -> RecordMessage | None:
+        made.append(number)
+        return leaving(topic, number, *rest)
+
+    monkeypatch.setattr(broker_changes, "_leaving", count)
+    beat = Heartbeat(1, cluster.image.brokers[1].epoch, cluster.image.end_offset, want_shut_down=True)
+    view = View(cluster.image, cluster.image.end_offset, 0)
+    decision = decide_heartbeat(view, beat, cluster.liveness, cluster.settings)
+    assert decision.answer == HeartbeatAnswer(True, False, False, hands_over=True)
+    assert len(made) == 1
+    assert len(list(decision.records)) == 1 + len(made) == 51
 
 
 def test_who_is_about_to_stop_does_not_keep_others_from_leading() -> None:

@@ -4,7 +4,7 @@ fenced --(caught up)--> unfenced --(wants to stop)--> in controlled shutdown --(
    ^--(wants it, silence, a refused connection)--'
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -39,12 +39,12 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """`shutdown_offset` is that of the last record which moved a leadership; the others must know of it."""
+    """`hands_over`: leaderships move by this decision; the others must know of all its records before it may stop."""
 
     is_caught_up: bool
     is_fenced: bool
     should_shut_down: bool
-    shutdown_offset: int = -1
+    hands_over: bool = False
 
 
 def decide_heartbeat(
@@ -107,13 +107,18 @@ def _decide_shutdown(
     rules = Rules(image, settings)
     if not broker.in_controlled_shutdown:
         flag = BrokerRegistrationChangeRecord(broker.id, broker.epoch, in_controlled_shutdown=_YES)
-        moves = list(changes_by_shutdown(image, broker.id, rules))
-        answer = HeartbeatAnswer(True, False, not moves, view.next_offset + len(moves))
-        return Decision([flag, *moves], answer)
+        moves = _begun(changes_by_shutdown(image, broker.id, rules))
+        answer = HeartbeatAnswer(True, False, moves is None, moves is not None)
+        return Decision(chain([flag], moves or ()), answer)
     contact = liveness.contact(broker.id, broker.epoch)
     offset = contact.shutdown_offset if contact is not None else -1
     if not liveness.all_have(image.brokers.values(), offset, besides=broker.id):
         return Decision([], HeartbeatAnswer(True, False, False))
-    moves = list(changes_by_shutdown(image, broker.id, rules))  # what has become movable since
-    last = view.next_offset + len(moves) - 1 if moves else -1
-    return Decision(moves, HeartbeatAnswer(True, False, not moves, last))
+    moves = _begun(changes_by_shutdown(image, broker.id, rules))  # what has become movable since
+    return Decision(moves or (), HeartbeatAnswer(True, False, moves is None, moves is not None))
+
+
+def _begun(records: Iterator[RecordMessage]) -> Iterator[RecordMessage] | None:
+    """The same records, of which only the first is made now; None where there are none."""
+    first = next(records, None)
+    return chain([first], records) if first is not None else None

@@ -37,8 +37,8 @@ async def handle(
     )
     if isinstance(answer, Refusal):
         return BrokerHeartbeatResponse(error_code=answer.code)
-    if answer.shutdown_offset >= 0:
-        clock.shutting_down(beat.broker_id, beat.broker_epoch, answer.shutdown_offset)
+    if answer.hands_over:
+        clock.shutting_down(beat.broker_id, beat.broker_epoch, broker.image.end_offset - 1)
     return BrokerHeartbeatResponse(
         is_caught_up=answer.is_caught_up, is_fenced=answer.is_fenced, should_shut_down=answer.should_shut_down
     )
