@@ -242,6 +242,22 @@ def test_the_min_isr_of_the_cluster_is_in_force(caplog: pytest.LogCaptureFixture
         live(main)
 
 
+def test_a_decision_larger_than_a_segment_has_one_of_its_own() -> None:
+    disk = CrashingDisk()
+
+    async def main() -> None:
+        async with running(disk, metadata_log_segment_bytes=1_024) as node:
+            await node.create("small")
+            (answer,) = await node.create("large", partitions=500)
+            assert isinstance(answer, CreatedTopic)
+            await node.create("behind")
+            assert any(segment.size_bytes > 10_000 for segment in node.store.log.segments)
+        async with running(disk, metadata_log_segment_bytes=1_024) as node:
+            assert [name for name in ("small", "large", "behind") if node.image.topic(name) is None] == []
+
+    live(main)
+
+
 def test_a_failed_sync_ends_it() -> None:
     disk = CrashingDisk()
 

@@ -100,7 +100,7 @@ class MetadataReplica:
 
     def append(self, batch: bytearray, delta: MetadataDelta, image: MetadataImage) -> int | Refusal:
         """As leader; `image` is `pending` with `delta`. Answers the new end of the log."""
-        result = self.log.append_as_leader(batch, image.epoch, image.timestamp_ms, origin="coordinator")
+        result = self.log.append_as_leader(batch, image.epoch, image.timestamp_ms, origin="quorum")
         self._note_room(result)
         if isinstance(result, Refusal):
             return result

@@ -119,9 +119,12 @@ def request_sync(log: "PartitionLog", config: LogConfig) -> None:
 
 
 def append_batches(
-    log: "PartitionLog", data: bytearray | memoryview, leader_epoch: int, now_ms: int
+    log: "PartitionLog", data: bytearray | memoryview, leader_epoch: int, now_ms: int, *, any_size: bool
 ) -> AppendResult | Refusal:
-    """Appends batches built by this broker: several at once, control batches allowed. Offsets are assigned here."""
+    """Appends batches built by this broker: several at once, control batches allowed. Offsets are assigned here.
+
+    `any_size`: one that is larger than a segment gets a segment of its own, and is not refused.
+    """
     if leader_epoch < log.leader_epochs.latest:
         return _refuse_epoch(log, leader_epoch)
     batches = []
@@ -136,7 +139,7 @@ def append_batches(
         return Refusal(ErrorCode.CORRUPT_MESSAGE, "the last batch is cut off")
     for pos, header in batches:
         patch_offset_and_epoch(data, pos, header.base_offset, leader_epoch)
-    return _append_runs(log, data, batches, now_ms, whole=True)
+    return _append_runs(log, data, batches, now_ms, whole=True, any_size=any_size)
 
 
 def append_followed(log: "PartitionLog", data: Buffer, leader_epoch: int) -> AppendResult | Refusal:
@@ -170,7 +173,7 @@ def append_followed(log: "PartitionLog", data: Buffer, leader_epoch: int) -> App
         return AppendResult(log.end_offset, log.end_offset, -1, -1, 0)
     if batches[0][1].base_offset < log.end_offset:
         return _append_below_start(log, data, batches)
-    return _append_runs(log, data, batches, log.directory.clock.now_ms(), whole=False)
+    return _append_runs(log, data, batches, log.directory.clock.now_ms(), whole=False, any_size=True)
 
 
 def _holds_start(log: "PartitionLog", header: BatchHeader) -> bool:
@@ -184,7 +187,7 @@ def _append_below_start(
 ) -> AppendResult | Refusal:
     """What was deleted before the start comes along, as it lies in the leader's log, and stays hidden."""
     refusal = log.change_files(begin_below_start, batches[0][1].base_offset)
-    result = refusal or _append_runs(log, data, batches, log.directory.clock.now_ms(), whole=False)
+    result = refusal or _append_runs(log, data, batches, log.directory.clock.now_ms(), whole=False, any_size=True)
     if log.end_offset < log.log_start_offset:
         log.change_files(return_to_start, log.log_start_offset)
     log.leader_epochs.truncate_from_start(log.log_start_offset)
@@ -192,7 +195,13 @@ def _append_below_start(
 
 
 def _append_runs(
-    log: "PartitionLog", data: Buffer, batches: list[tuple[int, BatchHeader]], now_ms: int, *, whole: bool
+    log: "PartitionLog",
+    data: Buffer,
+    batches: list[tuple[int, BatchHeader]],
+    now_ms: int,
+    *,
+    whole: bool,
+    any_size: bool,
 ) -> AppendResult | Refusal:
     """Writes runs of batches, each with one write, rolling between runs where a segment is full.
 
@@ -212,7 +221,7 @@ def _append_runs(
         last_offset = (batches[-1][1] if whole else header).last_offset
         if segment is None or _must_roll(segment, size, last_offset, header.max_timestamp, now_ms, config):
             # A follower takes what its leader took, also if segment.bytes is smaller by now: in a segment of its own.
-            largest = max(batch.size_bytes for _, batch in batches) if whole else 0
+            largest = max(batch.size_bytes for _, batch in batches) if not any_size else 0
             made = _next_segment(log, segment, largest, now_ms)
             if isinstance(made, Refusal):
                 refusal = made

@@ -35,7 +35,7 @@ from penstock.model.ports import Buffer
 
 _LOGGER = logging.getLogger(__name__)
 
-Origin = Literal["client", "coordinator"]
+Origin = Literal["client", "coordinator", "quorum"]
 
 
 class PartitionLog:
@@ -193,15 +193,15 @@ class PartitionLog:
     ) -> AppendResult | Refusal:
         """Loop-safe: one write to the page cache. Assigns offsets in `data`, which must be writable.
 
-        Clients send exactly one batch. Coordinators (and the metadata quorum) may send several, and control
-        batches; theirs are trusted to be well-formed.
+        Clients send exactly one batch. Coordinators and the metadata quorum may send several, and control batches;
+        theirs are trusted to be well-formed. A decision of the quorum is one batch, however large.
         """
         refusal = self._refusal() if not self.is_loaded or self.offline or self.directory.refusal else None
         if refusal is not None:
             return refusal
         config = self.config
         if origin != "client":
-            return append_batches(self, data, leader_epoch, now_ms)
+            return append_batches(self, data, leader_epoch, now_ms, any_size=origin == "quorum")
         header = check_client_batch(data, config, now_ms)
         if isinstance(header, Refusal):
             return header
