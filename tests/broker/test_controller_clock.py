@@ -122,6 +122,8 @@ def test_brokers_come_and_go(tmp_path: Path) -> None:
             assert again > epoch
             assert (await world.ask(UnregisterBrokerRequest(2))).error_code == 0
             assert 2 not in world.broker.image.brokers
+            stale = await world.ask(BrokerHeartbeatRequest(2, again, 0))
+            assert stale.error_code == ErrorCode.STALE_BROKER_EPOCH
             gone = await world.ask(UnregisterBrokerRequest(2))
             assert gone.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
 
@@ -198,7 +200,7 @@ def test_the_rest(tmp_path: Path) -> None:
             assert (await world.ask(AllocateProducerIdsRequest(2, 0))).error_code == ErrorCode.STALE_BROKER_EPOCH
             kind = UpdateFeaturesRequest
             refused = await world.ask(kind(feature_updates=[kind.FeatureUpdateKey("nothing", 1)]))
-            assert refused.error_code == ErrorCode.FEATURE_UPDATE_FAILED
+            assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
             await world.create("a", 2, 1)
             where = AssignReplicasToDirsRequest
             topic = world.broker.image.topic("a")

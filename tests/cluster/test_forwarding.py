@@ -92,7 +92,7 @@ def wishes(topic: str, order: tuple[int, ...]) -> dict[int, Wish]:
         ApiKey.LIST_PARTITION_REASSIGNMENTS: Wish(ListPartitionReassignmentsRequest(10_000)),
         ApiKey.UPDATE_FEATURES: Wish(
             UpdateFeaturesRequest(10_000, [UpdateFeaturesRequest.FeatureUpdateKey("no.such.feature", 1)]),
-            ErrorCode.FEATURE_UPDATE_FAILED,
+            ErrorCode.INVALID_UPDATE_VERSION,
         ),
         ApiKey.UNREGISTER_BROKER: Wish(UnregisterBrokerRequest(99), ErrorCode.BROKER_ID_NOT_REGISTERED),
         ApiKey.UNREGISTER_CONTROLLER: Wish(UnregisterControllerRequest(99), ErrorCode.BROKER_ID_NOT_REGISTERED),
@@ -177,7 +177,7 @@ def test_feature_levels_that_change_are_told_by_every_broker(cluster: Cluster, v
     everybody_tells(DEFAULT_LEVELS)
     epochs = {node_id: told_by(cluster, node_id).finalized_features_epoch for node_id in cluster.brokers}
     lower = {GROUP_VERSION: 0, TRANSACTION_VERSION: 1}
-    refused = {ErrorCode.FEATURE_UPDATE_FAILED}
+    refused = {ErrorCode.INVALID_UPDATE_VERSION}
     assert update_features(cluster, version, lower) - {0} == refused, "a downgrade must be asked for"
     if version:
         assert update_features(cluster, version, lower, SAFE_DOWNGRADE, validate_only=True) == {0}

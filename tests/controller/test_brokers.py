@@ -69,4 +69,4 @@ def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
 def test_strangers_get_no_producer_ids() -> None:
     answer = Cluster().run(lambda view: decide_allocate_producer_ids(view.image, 9))
     assert isinstance(answer, Refusal)
-    assert answer.code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert answer.code == ErrorCode.STALE_BROKER_EPOCH

@@ -26,7 +26,7 @@ def update(cluster: Cluster, *updates: FeatureUpdate, validate_only: bool = Fals
 
 def test_levels() -> None:
     cluster = three()
-    failed = ErrorCode.FEATURE_UPDATE_FAILED
+    failed = ErrorCode.INVALID_UPDATE_VERSION
     assert update(cluster, FeatureUpdate("nothing", 1)) == {"nothing": failed}
     assert update(cluster, FeatureUpdate(GROUP_VERSION, 0)) == {GROUP_VERSION: failed}, "ask for a downgrade"
     down = FeatureUpdate(GROUP_VERSION, 0, SAFE_DOWNGRADE)
@@ -40,7 +40,7 @@ def test_levels() -> None:
     assert update(cluster, FeatureUpdate(GROUP_VERSION, 1)) == {GROUP_VERSION: 0}
     assert update(cluster, FeatureUpdate(METADATA_VERSION, METADATA_LEVEL)) == {METADATA_VERSION: 0}
     assert update(cluster, FeatureUpdate(METADATA_VERSION, 0, SAFE_DOWNGRADE)) == {METADATA_VERSION: failed}
-    assert update(cluster, FeatureUpdate(GROUP_VERSION, 1, 7)) == {GROUP_VERSION: ErrorCode.INVALID_REQUEST}
+    assert update(cluster, FeatureUpdate(GROUP_VERSION, 1, 7)) == {GROUP_VERSION: failed}
     assert update(cluster, down, down) == {GROUP_VERSION: ErrorCode.INVALID_REQUEST}
 
 
@@ -61,7 +61,7 @@ def test_every_node_must_know_the_level() -> None:
     update(cluster, FeatureUpdate(GROUP_VERSION, 0, SAFE_DOWNGRADE))
     older = cluster.image.brokers[2]._replace(features=((GROUP_VERSION, 0, 0),))
     cluster.image = cluster.image._replace(brokers={**cluster.image.brokers, 2: older})
-    assert update(cluster, FeatureUpdate(GROUP_VERSION, 1)) == {GROUP_VERSION: ErrorCode.FEATURE_UPDATE_FAILED}
+    assert update(cluster, FeatureUpdate(GROUP_VERSION, 1)) == {GROUP_VERSION: ErrorCode.INVALID_UPDATE_VERSION}
 
 
 def test_without_eligible_leader_replicas() -> None:

@@ -134,7 +134,8 @@ def decide_unregister_broker(view: View, broker_id: int, settings: BrokerSetting
     """
     broker = view.image.brokers.get(broker_id)
     if broker is None:
-        return Decision([], unknown_broker(broker_id))
+        reason = f"broker {broker_id} is not registered"
+        return Decision([], Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, reason))
     if not broker.fenced:
         reason = f"broker {broker_id} is running; stop it first"
         return Decision([], Refusal(ErrorCode.INVALID_REQUEST, reason))
@@ -155,7 +156,7 @@ def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> Brok
     """The broker that a request claims to come from, if it is the incarnation registered here."""
     broker = image.brokers.get(broker_id)
     if broker is None:
-        return unknown_broker(broker_id)
+        return stale_broker(broker_id)
     if broker.epoch != epoch:
         return Refusal(
             ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} has epoch {broker.epoch}, the request says {epoch}"
@@ -163,5 +164,6 @@ def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> Brok
     return broker
 
 
-def unknown_broker(broker_id: int) -> Refusal:
-    return Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
+def stale_broker(broker_id: int) -> Refusal:
+    """Who speaks as a broker has been registered once: its epoch is over."""
+    return Refusal(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not registered")

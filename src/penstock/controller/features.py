@@ -52,17 +52,17 @@ def _refuse(image: MetadataImage, update: FeatureUpdate) -> Refusal | None:
     supported = SUPPORTED_FEATURES.get(name)
     current = image.features.get(name, 0)
     if supported is None:
-        return Refusal(ErrorCode.FEATURE_UPDATE_FAILED, f"there is no feature {name} in this release")
+        return Refusal(ErrorCode.INVALID_UPDATE_VERSION, f"there is no feature {name} in this release")
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        return Refusal(ErrorCode.INVALID_REQUEST, f"there is no upgrade type {update.upgrade_type}")
+        return Refusal(ErrorCode.INVALID_UPDATE_VERSION, f"there is no upgrade type {update.upgrade_type}")
     if level < current and update.upgrade_type == UPGRADE:
         reason = f"{name} is at level {current}; lowering it to {level} must be asked for as a downgrade"
-        return Refusal(ErrorCode.FEATURE_UPDATE_FAILED, reason)
+        return Refusal(ErrorCode.INVALID_UPDATE_VERSION, reason)
     if level == 0 and name == METADATA_VERSION:
-        return Refusal(ErrorCode.FEATURE_UPDATE_FAILED, "metadata.version cannot be taken away")
+        return Refusal(ErrorCode.INVALID_UPDATE_VERSION, "metadata.version cannot be taken away")
     low, high = (0 if name != METADATA_VERSION else supported.minimum), supported.maximum
     if not low <= level <= high:
-        return Refusal(ErrorCode.FEATURE_UPDATE_FAILED, f"{name}: this release knows levels {low} to {high}")
+        return Refusal(ErrorCode.INVALID_UPDATE_VERSION, f"{name}: this release knows levels {low} to {high}")
     return _refuse_by_nodes(image, name, level) or _refuse_without_elr(image, name, level)
 
 
@@ -75,7 +75,7 @@ def _refuse_by_nodes(image: MetadataImage, name: str, level: int) -> Refusal | N
         low, high = next(((low, high) for known, low, high in features if known == name), (0, 0))
         if not low <= level <= high:
             reason = f"{name}: node {node} knows levels {low} to {high}, not {level}"
-            return Refusal(ErrorCode.FEATURE_UPDATE_FAILED, reason)
+            return Refusal(ErrorCode.INVALID_UPDATE_VERSION, reason)
     return None
 
 

@@ -46,7 +46,7 @@ def decide_alter_partition(
     image = view.image
     sender = check_broker_epoch(image, broker_id, broker_epoch)
     if isinstance(sender, Refusal):
-        return Decision([], Refusal(ErrorCode.STALE_BROKER_EPOCH, sender.message))
+        return Decision([], sender)
     rules, candidates, overlay = Rules(image, settings), Candidates(image), Overlay(image)
     answers: list[PartitionImage | ErrorCode] = []
     for want in wanted:

@@ -5,7 +5,7 @@ A block is given out once, whatever happens to the broker that has it: ids may b
 
 from typing import NamedTuple
 
-from penstock.controller.brokers import unknown_broker
+from penstock.controller.brokers import stale_broker
 from penstock.controller.decision import Decision
 from penstock.metadata.image import MetadataImage
 from penstock.model.errors import ErrorCode, Refusal
@@ -26,7 +26,7 @@ def decide_allocate_producer_ids(
     """A block for this broker. An epoch, where the request has one, must be that of the registration."""
     broker = image.brokers.get(broker_id)
     if broker is None:
-        return Decision([], unknown_broker(broker_id))
+        return Decision([], stale_broker(broker_id))
     if broker_epoch is not None and broker_epoch != broker.epoch:
         return Decision([], Refusal(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} has epoch {broker.epoch}"))
     first = image.next_producer_id
