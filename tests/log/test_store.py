@@ -197,6 +197,7 @@ def test_kafka_names_and_formats() -> None:
         "my.topic-1-12",
         "recovery-point-offset-checkpoint",
         "replication-offset-checkpoint",
+        "topic-id-checkpoint",
     ]
     assert sorted(disk.list_dir("/data/my.topic-1-12")) == [
         "00000000000000000000.index",
@@ -213,6 +214,7 @@ def test_kafka_names_and_formats() -> None:
     assert content("/data/recovery-point-offset-checkpoint") == b"0\n1\nmy.topic-1 12 2\n"
     assert content("/data/replication-offset-checkpoint") == b"0\n1\nmy.topic-1 12 2\n"
     assert content("/data/log-start-offset-checkpoint") == b"0\n0\n"
+    assert content("/data/topic-id-checkpoint") == b"0\n1\nmy.topic-1 12 AAECAwQFBgcICQoLDA0ODw\n"
     assert content("/data/my.topic-1-12/leader-epoch-checkpoint") == b"0\n2\n3 0\n4 1\n"
     assert content("/data/my.topic-1-12/partition.metadata").startswith(b"version: 0\ntopic_id: ")
 

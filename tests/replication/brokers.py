@@ -15,7 +15,7 @@ from penstock.broker.peers import PeerUnreachable
 from penstock.controller.decision import Decision, View
 from penstock.controller.directories import AssignedReplica, decide_assign_replicas_to_dirs
 from penstock.controller.isr import Member, WantedIsr, decide_alter_partition
-from penstock.controller.topics import NewTopic, decide_create_topics
+from penstock.controller.topics import NewTopic, decide_create_topics, decide_delete_topics
 from penstock.log.store import LogStore, StoreSettings
 from penstock.metadata.delta import MetadataDelta, replay
 from penstock.metadata.image import MetadataImage
@@ -236,6 +236,10 @@ class Brokers(Cluster):
         values = {name.replace("_", "."): value for name, value in configs.items()}
         wanted = NewTopic(topic, assignments={0: replicas}, configs=values)
         (answer,) = self.run(lambda view: decide_create_topics(view.image, [wanted], self.settings, self.rng))
+        assert not isinstance(answer, Refusal), answer
+
+    def delete(self, topic: str = "a") -> None:
+        (answer,) = self.run(lambda view: decide_delete_topics(view.image, [topic], self.settings))
         assert not isinstance(answer, Refusal), answer
 
     # -- brokers ----------------------------------------------------------------------------------------------------

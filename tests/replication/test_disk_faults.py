@@ -9,7 +9,7 @@ import pytest
 from penstock.broker.compaction import Compaction
 from penstock.broker.replica_repair import DAMAGED
 from penstock.broker.scrub import Scrub
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, Refusal
 from penstock.records.batch import iter_headers
 from penstock.sim.disk import CrashingDisk
 from tests.log.compacting import records, table
@@ -355,6 +355,111 @@ def test_lost_records_that_the_controller_never_heard_of_are_noticed_again() -> 
             assert broker.replicas.repairs.damaged_count == 0, "it is mended"
 
     run(story)
+
+
+def remove_files(disk: CrashingDisk, what: str) -> None:
+    if what == "the directory":
+        disk.remove_tree("/data/a-0")
+        return
+    segments = sorted(name for name in disk.list_dir("/data/a-0") if name.endswith(".log"))
+    for name in segments[2:] if what == "the last segments" else segments:
+        disk.remove(f"/data/a-0/{name}")
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
+@pytest.mark.parametrize("what", ["all segments", "the last segments", "the directory"])
+def test_a_replica_whose_files_are_gone_does_not_lead(what: str, clean: bool) -> None:
+    """It comes back first, and was eligible: elected with less than it had, it would cut the others."""
+
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2", segment_bytes="100")
+            for number in range(4):
+                assert (await cluster.produce(f"value {number}")).error_code == 0
+            await all_alike(cluster, 1, 2, 3)
+            cluster.brokers[2].logs.write_checkpoints()
+            for number in (3, 1, 2):
+                logs = cluster.brokers[number].logs
+                await cluster.stop(number)
+                if clean:
+                    logs.close()
+                cluster.fence(number)
+            assert set(cluster.partition().eligible_leader_replicas) == {1, 2}
+            remove_files(cluster.disks[2], what)
+            await cluster.start(2, clean=clean)
+            await cluster.until(lambda: cluster.partition().directory_of(2) == DAMAGED)
+            assert cluster.partition().leader == -1, "it lacks what was acknowledged"
+            await cluster.start(1, clean=clean)
+            await cluster.start(3, clean=clean)
+            await cluster.until_in_sync(1, 2, 3)
+            await all_alike(cluster, 1, 2, 3)
+            assert values(cluster.replica(2).log) == [b"value %d" % number for number in range(4)]
+            cluster.brokers[2].logs.write_checkpoints()
+            await cluster.stop(2)
+            cluster.fence(2)
+            broker = await cluster.start(2, clean=False)
+            await cluster.until_in_sync(1, 2, 3)
+            assert broker.replicas.repairs.damaged_count == 0, "it is mended"
+
+    run(story)
+
+
+@pytest.mark.parametrize("what", ["all segments", "the last segments", "the directory"])
+def test_the_only_replica_goes_on_with_what_is_left(what: str) -> None:
+    """As where its end is damaged: nobody could mend it."""
+
+    async def story() -> None:
+        async with running(1) as cluster:
+            cluster.create(replicas=(1,), segment_bytes="100")
+            for number in range(4):
+                assert (await cluster.produce(f"value {number}")).error_code == 0
+            cluster.brokers[1].logs.write_checkpoints()
+            await cluster.stop(1)
+            cluster.fence(1)
+            remove_files(cluster.disks[1], what)
+            broker = await cluster.start(1)
+            assert not isinstance(await broker.partitions.open("a", 0), Refusal)
+            left = [b"value 0", b"value 1"] if what == "the last segments" else []
+            assert values(cluster.leader().log) == left
+            assert (await cluster.produce("after")).error_code == 0
+            assert values(cluster.leader().log) == [*left, b"after"]
+
+    run(story)
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_a_topic_of_a_deleted_ones_name_is_not_taken_for_damaged(checkpoints: bool) -> None:
+    """All lose power, also before checkpoints forget the old one; the new one has no files."""
+
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2")
+            for number in range(4):
+                assert (await cluster.produce(f"value {number}")).error_code == 0
+            await all_alike(cluster, 1, 2, 3)
+            for broker in cluster.brokers.values():
+                broker.logs.write_checkpoints()
+            cluster.delete()
+            await cluster.until(lambda: not any(holds_files(disk) for disk in cluster.disks.values()))
+            for number in (1, 2, 3):
+                if checkpoints:
+                    cluster.brokers[number].logs.write_checkpoints()
+                cluster.disks[number].sync_dir("/data")
+                await cluster.stop(number, power_loss=True)
+                cluster.fence(number)
+            for number in (1, 2, 3):
+                await cluster.start(number, clean=False)
+            cluster.create(min_insync_replicas="2")
+            await cluster.until_in_sync(1, 2, 3)
+            assert (await cluster.produce("new")).error_code == 0
+            await all_alike(cluster, 1, 2, 3)
+            assert not any(broker.replicas.repairs.damaged_count for broker in cluster.brokers.values())
+
+    run(story)
+
+
+def holds_files(disk: CrashingDisk) -> bool:
+    return any(name.startswith("a-0") for name in disk.list_dir("/data"))
 
 
 def test_a_full_disk_of_a_follower_costs_nothing_but_its_place() -> None:

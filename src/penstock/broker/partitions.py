@@ -165,7 +165,7 @@ class PartitionTable:
         if storage.is_deleted:  # moved away and back meanwhile: what was opened is the log of before
             return await self._load_in_pool(topic, index, current, self._open_log(topic, index, current))
         if storage.lost_records and len(state.replicas) > 1:
-            refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "records that were synced are damaged")
+            refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "records that were synced are damaged or gone")
             self.on_damaged(topic, index, storage.end_offset, refusal.message)
         elif refusal is not None and storage.fault is not None:
             self.on_damaged(topic, index, None, storage.fault.reason)

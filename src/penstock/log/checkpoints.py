@@ -18,6 +18,7 @@ RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
+TOPIC_ID_FILE = "topic-id-checkpoint"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE = "partition.metadata"
@@ -91,6 +92,28 @@ def read_offsets(disk: Disk, path: str) -> Mapping[str, int]:
     except ValueError as error:
         _LOGGER.warning("%s is damaged (%s); it is ignored and will be rewritten", path, error)
         return {}
+
+
+def encode_topic_ids(ids: Iterable[tuple[str, bytes]]) -> bytes:
+    """Our own, in the form of Kafka's offset checkpoints: `topic partition topic_id` lines."""
+    lines = []
+    for name, topic_id in ids:
+        topic, _, partition = name.rpartition("-")
+        lines.append(f"{topic} {partition} {format_uuid(topic_id)}")
+    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+
+
+def read_topic_ids(disk: Disk, path: str) -> dict[str, bytes]:
+    """Topic ids by directory name; of a damaged file, none."""
+    ids = {}
+    try:
+        for line in _checkpoint_lines(read_whole(disk, path) or b"0\n0\n"):
+            topic, partition, topic_id = line.split()
+            ids[f"{topic}-{int(partition)}"] = parse_uuid(topic_id)
+    except ValueError as error:
+        _LOGGER.warning("%s is damaged (%s); it is ignored and will be rewritten", path, error)
+        return {}
+    return ids
 
 
 def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:

@@ -18,11 +18,14 @@ from penstock.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
+    TOPIC_ID_FILE,
     decode_clean_shutdown,
     encode_clean_shutdown,
     encode_offsets,
+    encode_topic_ids,
     parse_directory_name,
     read_offsets,
+    read_topic_ids,
     read_whole,
     write_atomically,
 )
@@ -54,6 +57,7 @@ class LogDirectory:
         "_loop",
         "_offsets_on_disk",
         "_swap_lock",
+        "_topic_ids_on_disk",
         "_truncations",
         "_urgency",
         "_urgency_lock",
@@ -77,6 +81,7 @@ class LogDirectory:
         "recovery_points",
         "refusal",
         "swaps",
+        "topic_ids",
         "was_clean",
     )
 
@@ -91,7 +96,9 @@ class LogDirectory:
         self.on_disk: dict[str, None] = {}
         """Partition directories found at start that no log was opened for yet."""
         self.recovery_points: dict[str, int] = {}
-        """As read at start, like the next two; a log takes its entries when it is loaded."""
+        """As read at start, like the next three; a log takes its entries when it is loaded."""
+        self.topic_ids: dict[str, bytes] = {}
+        """Whose recovery points these are: the directory that could tell may be what is gone."""
         self.log_start_offsets: dict[str, int] = {}
         self.high_watermarks: dict[str, int] = {}
         self.cleaned_offsets: dict[str, int] = {}
@@ -118,6 +125,7 @@ class LogDirectory:
         self._truncations = TruncationJournal(disk, path)
         self._offsets_on_disk: dict[str, dict[str, int]] = {file: {} for file in _OFFSET_FILES}
         """By file, as last read or written; recovery points as they were lowered since."""
+        self._topic_ids_on_disk: dict[str, bytes] = {}
         self._urgency = self._urgency_met = 0
         """How often checkpoints became urgent, and which of those times have been met."""
         self._urgency_lock = threading.Lock()
@@ -138,6 +146,8 @@ class LogDirectory:
             on_disk[RECOVERY_POINT_FILE][name] = min(offset, on_disk[RECOVERY_POINT_FILE].get(name, 0))
         self._offsets_on_disk = on_disk
         self.recovery_points = dict(on_disk[RECOVERY_POINT_FILE])
+        self._topic_ids_on_disk = read_topic_ids(self.disk, f"{self.path}/{TOPIC_ID_FILE}")
+        self.topic_ids = dict(self._topic_ids_on_disk)
         self.log_start_offsets = dict(on_disk[LOG_START_OFFSET_FILE])
         self.high_watermarks = dict(on_disk[HIGH_WATERMARK_FILE])
         cleaned = on_disk[CLEANER_OFFSET_FILE]
@@ -200,6 +210,7 @@ class LogDirectory:
         """The log is loaded: what was found at start is superseded by what it says of itself."""
         self.on_disk.pop(name, None)
         self.recovery_points.pop(name, None)
+        self.topic_ids.pop(name, None)
         self.log_start_offsets.pop(name, None)
         self.high_watermarks.pop(name, None)
 
@@ -298,6 +309,9 @@ class LogDirectory:
         self._write_recovery_points(closing)
         self.write_high_watermarks()
         self.write_log_start_offsets()
+        if closing:  # now those that waited for their log's start, which else would not be taken for clean
+            self._write_recovery_points(closing)
+        self._write_topic_ids()
         if self.cleaned_offsets != self._offsets_on_disk[CLEANER_OFFSET_FILE]:
             self.write_cleaned_offsets()
         self._met(urgency)
@@ -320,18 +334,36 @@ class LogDirectory:
     def _write_recovery_points(self, closing: bool) -> None:
         with self._checkpoint_lock:
             recovery_points = dict(self.recovery_points)
-            on_disk = self._offsets_on_disk[RECOVERY_POINT_FILE]
             for name, log in list(self.logs.items()):
-                if log.is_loaded and log.has_files:
-                    end_offset = log.synced_end_offset
-                    # What was lost must be noticed again by the next start, until somebody has acted on it.
-                    recovery_points[name] = on_disk.get(name, end_offset) if log.lost_records else end_offset
+                if log.has_recovery_point:
+                    recovery_points[name] = self._recovery_point_of(log)
             if closing and not self.was_clean:
                 # Logs that nobody touched were not recovered. One below the truth is as safe a recovery point, and
                 # being different from the log's end it keeps the next start from taking such a log for clean.
                 recovery_points |= {name: self.recovery_points.get(name, 0) - 1 for name in self.on_disk}
             self._write(RECOVERY_POINT_FILE, recovery_points)
             self._truncations.clear()
+
+    def _recovery_point_of(self, log: "PartitionLog") -> int:
+        end_offset = log.synced_end_offset
+        if log.lost_records:
+            # What was lost must be noticed again by the next start, until somebody has acted on it.
+            return self._offsets_on_disk[RECOVERY_POINT_FILE].get(log.name, end_offset)
+        if end_offset > log.local_log_start_offset:
+            return end_offset
+        # Nothing of it is synced, perhaps not even the name of a file: after a crash a recovery point above the start
+        # would say that records are gone, and the start is on disk later.
+        return min(end_offset, self._offsets_on_disk[LOG_START_OFFSET_FILE].get(log.name, 0))
+
+    def _write_topic_ids(self) -> None:
+        """After the recovery points: never does one of a log that is gone seem to be of the next of that name."""
+        with self._checkpoint_lock:
+            ids = dict(self.topic_ids)
+            ids |= {name: log.topic_id for name, log in list(self.logs.items()) if log.has_recovery_point}
+            if ids != self._topic_ids_on_disk:
+                write_atomically(self.disk, f"{self.path}/{TOPIC_ID_FILE}", encode_topic_ids(sorted(ids.items())))
+                self.disk.sync_dir(self.path)
+                self._topic_ids_on_disk = ids
 
     def lower_recovery_point(self, name: str, offset: int) -> None:
         """Blocking. A log is to be cut: from now on it may end there, also after a crash."""

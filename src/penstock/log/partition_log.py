@@ -103,7 +103,7 @@ class PartitionLog:
         """Why this log answers nothing (damaged or deleted)."""
         self.fault: CorruptSegment | None = None
         self.lost_records = False
-        """Recovery found damage below the recovery point and cut it off; the point stays until `accept_loss`."""
+        """Below the recovery point files are gone, or were damaged and are cut off; it stays until `accept_loss`."""
         self.lacks_room = False  # the last sync found no room for the small files beside the segments
         self.is_loaded = False
         self.is_deleted = False
@@ -140,6 +140,11 @@ class PartitionLog:
     @property
     def has_files(self) -> bool:
         return bool(self.segments)
+
+    @property
+    def has_recovery_point(self) -> bool:
+        """Whether checkpoints speak of this log; also when all its files are gone that should be there."""
+        return self.is_loaded and (self.has_files or self.lost_records)
 
     @property
     def counted_end_offset(self) -> int:

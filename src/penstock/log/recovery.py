@@ -3,7 +3,8 @@
 After a clean shutdown the files are complete: only the end of the last segment is looked at. Otherwise every
 segment from the recovery point on is walked batch by batch. The first bad batch there ends the log: it and
 everything behind it was never acknowledged as durable, or is damage at the very end. Segments wholly below the
-recovery point were synced and are never cut; if one of them is damaged the partition stays offline.
+recovery point were synced and are never cut; if one of them is damaged the partition stays offline. A log that ends
+below its recovery point, or has no files although it has one, says so: it has lost records.
 """
 
 import contextlib
@@ -97,14 +98,11 @@ class LoadedLog:
 def load_log(log: "PartitionLog") -> LoadedLog:
     """Blocking. Raises `CorruptSegment` when a closed segment is damaged, OSError when the disk is."""
     directory = log.directory
-    if log.name not in directory.on_disk or _is_stray(log):
-        log.high_watermark = 0
-        directory.forget_durably(log.name)
-        return LoadedLog.empty(0)
+    found = log.name in directory.on_disk and not _is_stray(log)
     start_offset = directory.log_start_offsets.get(log.name, 0)
-    segments = _find_segments(log, start_offset)
+    segments = _find_segments(log, start_offset) if found else []
     if not segments:
-        return LoadedLog.empty(start_offset)
+        return _load_without_segments(log, start_offset, found=found)
     loaded = _load_clean(log, segments, start_offset) if directory.was_clean else None
     if loaded is None:
         loaded = _Recovery(log, segments, start_offset).run()
@@ -120,13 +118,49 @@ def load_log(log: "PartitionLog") -> LoadedLog:
     return loaded
 
 
+def _load_without_segments(log: "PartitionLog", start_offset: int, *, found: bool) -> LoadedLog:
+    """The log is new, or was emptied by right; or all that was synced is gone, which its recovery point remembers.
+
+    Where the directory is gone as well, it may be the recovery point of a deleted topic of the same name: it counts
+    only if it is known to be this one's.
+    """
+    directory = log.directory
+    recovery_point = directory.recovery_points.get(log.name, 0)
+    is_own = found or directory.topic_ids.get(log.name) == log.topic_id
+    if is_own and recovery_point > start_offset:
+        _note_loss(log, start_offset, recovery_point)
+    elif not found:
+        log.high_watermark = 0
+        directory.forget_durably(log.name)
+        return LoadedLog.empty(0)
+    if found:
+        _forget_producers(log)
+    directory.lower_cleaned_offset(log.name, start_offset)
+    return LoadedLog.empty(start_offset)
+
+
+def _note_loss(log: "PartitionLog", end_offset: int, recovery_point: int) -> None:
+    log.lost_records = True
+    _LOGGER.error("%s ends at offset %d, but was synced up to %d: what lay between is lost here",
+                  log.path, end_offset, recovery_point)  # fmt: skip
+
+
+def _forget_producers(log: "PartitionLog") -> None:
+    """Snapshots of what is gone would speak of what comes in its place."""
+    disk = log.directory.disk
+    for name in disk.list_dir(log.path):
+        if name.endswith(SNAPSHOT_SUFFIX):
+            disk.remove(f"{log.path}/{name}")
+
+
 def _is_stray(log: "PartitionLog") -> bool:
     """The directory belongs to another topic of the same name: move it aside, never use it."""
     disk = log.directory.disk
     path = f"{log.path}/{PARTITION_METADATA_FILE}"
     content = read_whole(disk, path)
     try:
-        topic_id = decode_partition_metadata(content) if content else log.topic_id
+        known = log.directory.topic_ids.get(log.name, log.topic_id)
+        topic_id = decode_partition_metadata(content) if content else known
         if topic_id != log.topic_id and log.topic_id in RESERVED_UUIDS:
             # The metadata log's: nothing else ever has its place, where votes and snapshots lie, too.
             raise ValueError(f"it names topic id {format_uuid(topic_id)}")
@@ -295,7 +329,7 @@ class _Recovery:
         self._remove_snapshots(self.segments[first].base_offset, end_offset)
         self._make_durable(self.segments[first:], end_offset)
         if end_offset < self.recovery_point:
-            self.log.lost_records = True
+            _note_loss(self.log, end_offset, self.recovery_point)
         loaded = LoadedLog(tuple(self.segments), self.start_offset, end_offset, self.epochs, producers)
         loaded.epochs_are_durable = self.epochs_are_durable
         bases = {segment.base_offset for segment in self.segments}

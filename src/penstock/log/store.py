@@ -126,7 +126,7 @@ class LogStore:
         directory.cleaned_offsets.pop(log.name, None)
         found = log.name in directory.on_disk
         directory.forget_found(log.name)
-        had_files = found or (log.is_loaded and log.has_files)
+        had_files = found or (log.is_loaded and (log.has_files or self.disk.exists(log.path)))
         log.is_deleted = True
         log.offline = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{log.name} was deleted")
         for segment in log.segments if log.is_loaded else ():
