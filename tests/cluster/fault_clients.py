@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
+from zlib import crc32
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -76,13 +77,22 @@ class GroupLedger:
         self.next_offset: dict[int, int] = {}
         self.wrong: list[str] = []
         self.read_again = 0
+        self.shown: list[tuple[int, int, int, int]] = []
+        """Partition, first and last offset of what was received together, and the CRC of its values."""
 
-    def received(self, partition: int, first: int, last: int) -> None:
+    def received(self, partition: int, first: int, last: int, crc: int) -> None:
         expected, committed = self.next_offset.get(partition, 0), self.committed.get(partition, 0)
         if not committed <= first <= expected:
             self.wrong.append(f"{self.name}/{partition}: at {expected}, committed {committed}, received {first}")
         self.read_again += expected - first
         self.next_offset[partition] = last + 1
+        self.shown.append((partition, first, last, crc))
+
+    def check_values(self, found: Mapping[int, list[bytes]]) -> None:
+        """Whatever this group was shown, whenever it was, is what is there in the end."""
+        for partition, first, last, crc in self.shown:
+            there = crc32(b"".join(found[partition][first : last + 1]))
+            assert there == crc, f"{self.name}/{partition}: other records were shown at {first} to {last}"
 
     def commit_acknowledged(self, partition: int, offset: int) -> None:
         if offset > self.next_offset.get(partition, 0):
@@ -108,7 +118,8 @@ class Traffic:
         raise NotImplementedError
 
     def replace_consumer(self) -> None:
-        """Where the library can: another member takes over from what was committed."""
+        """Another member of each group takes over from what was committed."""
+        raise NotImplementedError
 
     def check(self) -> None:
         assert not self.ledger.failures, f"{self.ledger.name}: {self.ledger.failures[:3]}"
@@ -176,7 +187,7 @@ class ConfluentTraffic(Traffic):
             for message in consumer.consume(500, 0.1):
                 if message.error() is None:
                     offset = message.offset()
-                    self._group.received(message.partition(), offset, offset)
+                    self._group.received(message.partition(), offset, offset, crc32(message.value()))
                     read[message.partition()] = offset + 1
             if read and time.monotonic() >= due:
                 self._commit(consumer, [TopicPartition(self._topic, p, offset) for p, offset in read.items()])
@@ -242,7 +253,7 @@ class JavaTraffic(Traffic):
                 entry = Acknowledged(number, offset, sent / 1e9, acknowledged / 1e9)
                 self.ledger.acknowledged[partition].append(entry)
             elif kind == "R":
-                self.groups[rest[0]].received(int(rest[1]), int(rest[2]), int(rest[3]))
+                self.groups[rest[0]].received(*map(int, rest[1:]))
             elif kind == "C":
                 self.groups[rest[0]].commit_acknowledged(int(rest[1]), int(rest[2]))
             elif kind == "E":
@@ -250,13 +261,16 @@ class JavaTraffic(Traffic):
             else:
                 self.ledger.failures.append(line.decode())
 
-    def _tell(self) -> None:
+    def _tell(self, order: bytes) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
+        self._process.stdin.write(order + b"\n")
         self._process.stdin.flush()
 
+    def replace_consumer(self) -> None:
+        self._tell(b"replace")
+
     def stop_producing(self) -> None:
-        self._tell()
+        self._tell(b"")
         assert self._produced.wait(END_S), "the producer does not come to an end"
 
     def stop(self) -> None:

@@ -219,6 +219,8 @@ class FaultRounds(AbstractContextManager["FaultRounds"]):
         for client in self.clients:
             client.check()
             check_records(found, client.ledger)
+            for group in client.groups.values():
+                group.check_values(found)
         records = {client.ledger.name: client.ledger.count() for client in self.clients}
         again = {group.name: group.read_again for client in self.clients for group in client.groups.values()}
         words = f"acknowledged and found once: {records}; read again by groups: {again}\n{self.table()}"

@@ -104,6 +104,8 @@ def run_cuts(directory: Path, kinds: list[str]) -> str:
 
 def finish(rounds: FaultRounds) -> str:
     words = rounds.finish()
+    for group in [group for client in rounds.clients for group in client.groups.values()]:
+        assert group.read_again, f"{group.name}: members were replaced, and none read anything again"
     late = [str(outcome) for outcome in rounds.outcomes if outcome.worst_s > FAILOVER_S]
     assert not late, f"without acknowledgement for more than {FAILOVER_S} s: {late}\n{words}"
     return words

@@ -109,13 +109,13 @@ def test_a_leader_that_sleeps_is_replaced(cluster: Cluster, topic: str) -> None:
     leader = cluster.leader_of(topic)
     cluster.pause(leader)
     others = [broker.bootstrap for node_id, broker in cluster.brokers.items() if node_id != leader]
-    second = Writer(",".join(others), topic)
+    second = Writer(",".join(others), topic, prefix="second")
     second.write(100)
     cluster.resume(leader)
     cluster.wait_until_in_sync(topic)
     writer.acknowledged += second.acknowledged
     assert not second.failures
-    assert {value for _, _, value in read_all(cluster.bootstrap, topic, len(writer.acknowledged))}
+    check(cluster, topic, writer)
 
 
 def test_a_leader_that_is_cut_off_is_replaced(cluster: Cluster, topic: str) -> None:

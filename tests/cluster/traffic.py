@@ -10,11 +10,12 @@ DELIVERY_S = 30.0
 class Writer:
     """An idempotent producer that remembers what was acknowledged."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int = 3) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int = 3, prefix: str = "record") -> None:
         self.acknowledged: list[tuple[int, int, bytes]] = []
         self.failures: list[KafkaError] = []
         self._topic = topic
         self._partitions = partitions
+        self._prefix = prefix
         self._sent = 0
         self._producer = Producer(
             {
@@ -34,7 +35,7 @@ class Writer:
             self._sent += 1
             partition = self._sent % self._partitions
             self._producer.produce(
-                self._topic, f"record {self._sent}".encode(), partition=partition, on_delivery=self._delivered
+                self._topic, f"{self._prefix} {self._sent}".encode(), partition=partition, on_delivery=self._delivered
             )
         assert self._producer.flush(DELIVERY_S) == 0, "records are neither acknowledged nor refused"
 

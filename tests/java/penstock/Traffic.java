@@ -1,11 +1,16 @@
 package penstock;
 
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.zip.CRC32;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -19,18 +24,21 @@ import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
  * Steady traffic while a cluster is hurt: an idempotent producer, and one consumer of each group protocol that commits
- * what it has read. Tells everything on stdout, a line each, in the order in which it happened to its thread:
+ * what it has read, some time after. Tells everything on stdout, a line each, in the order in which it happened to its thread:
  *
  *   A partition number offset sent acknowledged   a record was acknowledged; times are those of the monotonic clock
  *   F text                                        a delivery failed, or a client gave up
- *   R group partition first last                  records were received
+ *   R group partition first last crc              records were received; the CRC-32 of their values
  *   C group partition offset                      a commit was acknowledged
  *
  * Arguments: bootstrap topic partitions pause_ms timeout_ms, where a timeout of 0 leaves Kafka's defaults alone.
- * A line on stdin ends the producer, the next one the consumers.
+ * On stdin, the line "replace" lets other members take over from what the groups have committed, any other line ends
+ * the producer, and the end of it the consumers.
  */
 public final class Traffic {
     private static final PrintStream OUT = System.out;
+    private static final long COMMIT_NANOS = 300_000_000L;
+    private static final AtomicInteger MEMBERS = new AtomicInteger();
     private static volatile boolean producing = true;
     private static volatile boolean consuming = true;
 
@@ -46,11 +54,16 @@ public final class Traffic {
             () -> produce(args[0], args[1], Integer.parseInt(args[2]), Integer.parseInt(args[3]), timeoutMs)));
         producer.start();
         consumers.forEach(Thread::start);
-        System.in.read();
-        producing = false;
-        producer.join();
-        say("E");
-        System.in.read();
+        var orders = new BufferedReader(new InputStreamReader(System.in));
+        for (String order = orders.readLine(); order != null; order = orders.readLine()) {
+            if (order.equals("replace")) {
+                MEMBERS.incrementAndGet();
+            } else {
+                producing = false;
+                producer.join();
+                say("E");
+            }
+        }
         consuming = false;
         for (Thread consumer : consumers) {
             consumer.join(15_000);
@@ -121,39 +134,50 @@ public final class Traffic {
                 config.putAll(Map.of("session.timeout.ms", 10_000, "heartbeat.interval.ms", 500));
             }
         }
+        while (consuming) {
+            beMember(config, topic, group);
+        }
+    }
+
+    /** Until another one is to take over: what was not committed by then is read again. */
+    private static void beMember(Map<String, Object> config, String topic, String group) {
+        int member = MEMBERS.get();
+        Map<TopicPartition, OffsetAndMetadata> read = new HashMap<>();
         try (var consumer = new KafkaConsumer<>(config, new StringDeserializer(), new StringDeserializer())) {
             consumer.subscribe(List.of(topic));
-            while (consuming) {
+            long due = System.nanoTime() + COMMIT_NANOS;
+            while (consuming && member == MEMBERS.get()) {
                 ConsumerRecords<String, String> polled = consumer.poll(Duration.ofMillis(100));
-                if (!polled.isEmpty()) {
-                    tell(group, polled);
-                    commit(consumer, group, polled);
+                for (TopicPartition partition : polled.partitions()) {
+                    read.put(partition, tell(group, partition, polled.records(partition)));
+                }
+                if (!read.isEmpty() && System.nanoTime() - due >= 0) {
+                    commit(consumer, group, read);
+                    read.clear();
+                    due = System.nanoTime() + COMMIT_NANOS;
                 }
             }
         }
     }
 
-    private static void tell(String group, ConsumerRecords<String, String> polled) {
-        for (TopicPartition partition : polled.partitions()) {
-            List<ConsumerRecord<String, String>> records = polled.records(partition);
-            for (int i = 1; i < records.size(); i++) {
-                if (records.get(i).offset() != records.get(i - 1).offset() + 1) {
-                    say("F " + group + " " + partition + ": " + records.get(i).offset() + " does not follow");
-                }
+    private static OffsetAndMetadata tell(String group, TopicPartition partition,
+            List<ConsumerRecord<String, String>> records) {
+        CRC32 crc = new CRC32();
+        long next = records.get(0).offset();
+        for (ConsumerRecord<String, String> record : records) {
+            if (record.offset() != next++) {
+                say("F " + group + " " + partition + ": " + record.offset() + " does not follow");
             }
-            long last = records.get(records.size() - 1).offset();
-            say("R " + group + " " + partition.partition() + " " + records.get(0).offset() + " " + last);
+            crc.update(record.value().getBytes(StandardCharsets.UTF_8));
         }
+        long first = records.get(0).offset();
+        say("R " + group + " " + partition.partition() + " " + first + " " + (next - 1) + " " + crc.getValue());
+        return new OffsetAndMetadata(next);
     }
 
     /** A commit that fails is not acknowledged; the group may read again from the one before. */
     private static void commit(KafkaConsumer<String, String> consumer, String group,
-            ConsumerRecords<String, String> polled) {
-        Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
-        for (TopicPartition partition : polled.partitions()) {
-            List<ConsumerRecord<String, String>> records = polled.records(partition);
-            offsets.put(partition, new OffsetAndMetadata(records.get(records.size() - 1).offset() + 1));
-        }
+            Map<TopicPartition, OffsetAndMetadata> offsets) {
         try {
             consumer.commitSync(offsets);
             offsets.forEach((at, to) -> say("C " + group + " " + at.partition() + " " + to.offset()));
