@@ -243,7 +243,7 @@ class World:
             check_consumer_group(self, group)
         parked = [waiter for job in self.jobs for waiter in job.waiters]
         if isinstance(group, ConsumerGroup):
-            parked += [each.reply.waiter for each in group.parked]
+            parked += [each.reply.waiter for each in group.parked.values()]
         elif isinstance(group, ClassicGroup):
             check_classic_group(self, group)
             for member in group.members.values():

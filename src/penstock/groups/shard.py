@@ -400,7 +400,7 @@ class GroupShard:
         self._jobs.clear()
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
-                answers += [(parked.reply.waiter, ErrorCode.NOT_COORDINATOR) for parked in group.parked]
+                answers += [(parked.reply.waiter, ErrorCode.NOT_COORDINATOR) for parked in group.parked.values()]
                 group.parked.clear()
                 continue
             for member in group.members.values():

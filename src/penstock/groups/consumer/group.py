@@ -87,7 +87,7 @@ class ConsumerGroup:
         self.metadata_is_stale = True  # topics that it may subscribe to have changed since the hash was looked at
         self.timers: dict[str, MemberTimers] = {}
         self.assignment_job: AssignmentJob | None = None
-        self.parked: list[Parked] = []  # who waits for a target of a later epoch than the job's
+        self.parked: dict[str, Parked] = {}  # by member id: whose last request waits for a target
         self.lookups: dict[str, RegexJob] = {}  # by member id: whose last heartbeat waits for its expression
         self.refresh_job: RegexJob | None = None
         self.regexes_are_stale = True  # topics were created since the expressions were looked at

@@ -63,6 +63,9 @@ def go_on_with(turn: Turn, group_id: str, reply: Reply) -> None:
         turn.answer(reply.waiter, ErrorCode.UNKNOWN_MEMBER_ID)
         return
     member = group.members[reply.member_id]
+    # What it said before and waits for a target is void: the answer to this one may tell it of partitions that it did
+    # not know of then, and did not give up by not naming them.
+    dismiss_parked(turn, group, ErrorCode.COORDINATOR_NOT_AVAILABLE, [reply.member_id])
     keep_session(turn, group, member)
     epoch, target = group.target_epoch, group.target_of(member.member_id)
     if group.epoch > group.target_epoch and _may_assign(turn, group):
@@ -70,7 +73,7 @@ def go_on_with(turn: Turn, group_id: str, reply: Reply) -> None:
         if result is not None:
             epoch, target = group.epoch, result[member.member_id]
     if epoch < group.epoch and reply.waits_for_target and group.assignment_job is not None:
-        group.parked.append(Parked(group.epoch, member, reply))
+        group.parked[reply.member_id] = Parked(group.epoch, member, reply)
     else:
         _reconcile(turn, group, member, reply, epoch, target)
 
@@ -115,26 +118,24 @@ def dismiss_parked(
     turn: Turn, group: ConsumerGroup, error: ErrorCode, member_ids: Collection[str] | None = None
 ) -> None:
     """Sends away who waits for a target: these members, or all."""
-    parked, group.parked = group.parked, []
-    for each in parked:
-        if member_ids is None or each.reply.member_id in member_ids:
-            turn.answer(each.reply.waiter, error)
-        else:
-            group.parked.append(each)
+    for member_id in list(group.parked) if member_ids is None else member_ids:
+        parked = group.parked.pop(member_id, None)
+        if parked is not None:
+            turn.answer(parked.reply.waiter, error)
 
 
 def _answer_parked(turn: Turn, group: ConsumerGroup, epoch: int) -> None:
     """All that waited for this target are answered; the others wait for the next.
 
-    What a request said of its client's partitions is void if the client has been heard of since.
+    What a request said of its client's partitions is void if the member has changed since, as when it left for now.
     """
-    parked, group.parked = group.parked, []
-    for each in parked:
+    parked, group.parked = group.parked, {}
+    for each in parked.values():
         member = each.member
         if group.members.get(member.member_id) is not member:
             turn.answer(each.reply.waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif each.epoch > epoch:
-            group.parked.append(each)
+            group.parked[member.member_id] = each
         else:
             _reconcile(turn, group, member, each.reply, group.target_epoch, group.target_of(member.member_id))
     if group.parked:
