@@ -87,9 +87,18 @@ class ConsumerClient(Client):
         self.owned &= self.told
 
     def wake_up_from(self, choice: int) -> None:
-        """As it was some epochs ago, as after a long sleep of its machine. Within an epoch nobody could tell."""
+        """As it was some epochs ago, as after a long sleep of its machine. Within an epoch nobody could tell.
+
+        So one that has crashed meanwhile does not come back into the epoch that the coordinator still knows it in,
+        either: a real client there knows that an answer is missing and says everything, the snapshot knows of nothing.
+        """
         last = {(old.member_id, old.epoch): old for old in self.snapshots}.values()
-        older = [old for old in last if old.member_id != self.member_id or 0 < old.epoch < self.epoch]
+        older = [
+            old
+            for old in last
+            if (old.member_id != self.member_id or 0 < old.epoch < self.epoch)
+            and old.epoch != self.world.epoch_of(old.member_id)
+        ]
         if older:
             self.incarnation += 1
             self.member_id, self.epoch, owned, told = older[choice % len(older)]

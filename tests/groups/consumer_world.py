@@ -67,6 +67,12 @@ class World:
     def group(self) -> Any:
         return self.shard.groups.get(self.group_id)
 
+    def epoch_of(self, member_id: str) -> int | None:
+        """As the coordinator knows it."""
+        group = self.group
+        member = group.members.get(member_id) if isinstance(group, ConsumerGroup) else None
+        return member.epoch if member is not None else None
+
     # -- the driver's part ------------------------------------------------------------------------------------------
 
     def apply(self, decision: Decision) -> None:
