@@ -90,7 +90,7 @@ class ConsumerClient(Client):
         """As it was some epochs ago, as after a long sleep of its machine. Within an epoch nobody could tell.
 
         So one that has crashed meanwhile does not come back into the epoch that the coordinator still knows it in,
-        either: a real client there knows that an answer is missing and says everything, the snapshot knows of nothing.
+        either: a real client there knows that an answer is missing and says everything, the snapshot does not.
         """
         last = {(old.member_id, old.epoch): old for old in self.snapshots}.values()
         older = [
