@@ -26,12 +26,17 @@ async def delete_half_a_batch(cluster: Brokers, *replicas: int, **configs: str) 
     await cluster.produce(*[f"v{number}" for number in range(10)])
     await cluster.produce("next")
     await all_alike(cluster, *replicas)
+    assert await delete_before(cluster, 5) == (0, 5)
+
+
+async def delete_before(cluster: Brokers, offset: int) -> tuple[int, int]:
+    """Error code and low watermark."""
     kind = DeleteRecordsRequest
-    topics = [kind.DeleteRecordsTopic("a", [kind.DeleteRecordsPartition(0, 5)])]
+    topics = [kind.DeleteRecordsTopic("a", [kind.DeleteRecordsPartition(0, offset)])]
     request = kind(topics=topics, timeout_ms=10_000)
     response = await delete_records.handle(cluster.brokers[1], RequestContext(21, 2), request)
     row = response.topics[0].partitions[0]
-    assert (row.error_code, row.low_watermark) == (0, 5)
+    return row.error_code, row.low_watermark
 
 
 def add_replica(cluster: Brokers, *replicas: int) -> None:
@@ -118,6 +123,19 @@ def test_an_empty_disk_is_filled_again() -> None:
             cluster.disks[3] = CrashingDisk(3)
             await cluster.start(3, clean=False)
             await assert_whole(cluster)
+
+    run(story)
+
+
+def test_a_start_that_cannot_be_written_down_is_not_acknowledged() -> None:
+    async def story() -> None:
+        async with running(2) as cluster:
+            await delete_half_a_batch(cluster, 1, 2)
+            disk = cluster.disks[1]
+            disk.capacity_bytes = disk.used_bytes()
+            assert await delete_before(cluster, 6) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+            disk.capacity_bytes = None
+            assert await delete_before(cluster, 6) == (0, 6)
 
     run(story)
 

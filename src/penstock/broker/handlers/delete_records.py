@@ -23,7 +23,7 @@ Result = DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
 async def handle(broker: "Broker", context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    touched: set[LogDirectory] = set()
+    touched: dict[LogDirectory, list[Result]] = {}
     topics = []
     for topic in request.topics:
         allowed = broker.gate.allows_topic(context, Operation.DELETE, topic.name)
@@ -34,14 +34,24 @@ async def handle(broker: "Broker", context: RequestContext, request: DeleteRecor
             else:
                 results.append(Result(asked.partition_index, -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         topics.append(TopicResult(topic.name, results))
-    for directory in touched:
-        await asyncio.get_running_loop().run_in_executor(broker.pool, directory.write_log_start_offsets)
+    for directory, moved in touched.items():
+        await _make_durable(broker, directory, moved)
     deadline = asyncio.get_running_loop().time() + max(request.timeout_ms, 0) / 1000
     for topic_result in topics:
         for result in topic_result.partitions:
             if not result.error_code:
                 await _wait_for_followers(broker, topic_result.name, result, deadline)
     return DeleteRecordsResponse(topics=topics)
+
+
+async def _make_durable(broker: "Broker", directory: LogDirectory, moved: list[Result]) -> None:
+    """What could not be written down is not acknowledged; the starts stay where they were moved to."""
+    try:
+        await asyncio.get_running_loop().run_in_executor(broker.pool, directory.write_log_start_offsets)
+    except OSError as error:
+        directory.write_failed(error)
+        for result in moved:
+            result.low_watermark, result.error_code = -1, ErrorCode.KAFKA_STORAGE_ERROR
 
 
 async def _wait_for_followers(broker: "Broker", topic: str, result: Result, deadline: float) -> None:
@@ -87,7 +97,9 @@ class _Waiting:
         self._event.clear()
 
 
-async def _delete(broker: "Broker", topic: str, index: int, offset: int, touched: set[LogDirectory]) -> Result:
+async def _delete(
+    broker: "Broker", topic: str, index: int, offset: int, touched: dict[LogDirectory, list[Result]]
+) -> Result:
     partition = await broker.partitions.open(topic, index)
     if not isinstance(partition, Partition):
         return Result(index, -1, partition.code)
@@ -96,5 +108,6 @@ async def _delete(broker: "Broker", topic: str, index: int, offset: int, touched
     refusal = partition.delete_records_before(offset)
     if refusal is not None:
         return Result(index, -1, refusal.code)
-    touched.add(partition.log.directory)
-    return Result(index, partition.log.log_start_offset, 0)
+    result = Result(index, partition.log.log_start_offset, 0)
+    touched.setdefault(partition.log.directory, []).append(result)
+    return result
