@@ -14,7 +14,7 @@ import pytest
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producers import ProducerStates
 from penstock.replication.partition import Partition
-from penstock.sim.extras import Extras, draw_extras
+from penstock.sim.extras import PLAIN, Extras, draw_extras, draw_first_extras
 
 POWER = ("power_loss", "power_loss_in_operation", "power_loss_in_sync", "power_loss_of_all")
 AWAY = ("kill", "restart", "rolling_restart", "isolate", "replace_disk")
@@ -31,12 +31,16 @@ class Mutant(NamedTuple):
     put_in: Callable[[pytest.MonkeyPatch], None]
     needs: Callable[[Extras], bool] | None = None
     """What the extras of a seed have to be like for it to be tried; None: worlds without extras will do."""
+    draw: Callable[[int, int], Extras] = draw_first_extras
+    """Those extras: of the generation that the mutant is about, so that younger ones leave its worlds as they are."""
 
-    def tried(self) -> Iterator[int]:
+    def tried(self) -> Iterator[tuple[int, Extras]]:
         """The seeds of its budget: from 0 on, those that have what it needs."""
-        needs, nodes = self.needs, self.nodes
-        fitting = (seed for seed in count() if needs is None or needs(draw_extras(seed, nodes)))
-        return islice(fitting, self.seeds)
+        needs = self.needs
+        if needs is None:
+            return ((seed, PLAIN) for seed in range(self.seeds))
+        worlds = ((seed, self.draw(seed, self.nodes)) for seed in count())
+        return islice((world for world in worlds if needs(world[1])), self.seeds)
 
 
 def _count_unsynced(patch: pytest.MonkeyPatch) -> None:
@@ -261,6 +265,32 @@ def _deleted_stay_open(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionTable, "close_topic", lambda *_: [])
 
 
+def _start_within_a_batch_refused(patch: pytest.MonkeyPatch) -> None:
+    from penstock.log import appending
+
+    patch.setattr(appending, "_holds_start", lambda *_: False)
+
+
+def _everything_deleted(patch: pytest.MonkeyPatch) -> None:
+    delete = Partition.delete_records_before
+    patch.setattr(Partition, "delete_records_before", lambda partition, _: delete(partition, -1))
+
+
+def _starts_not_followed(patch: pytest.MonkeyPatch) -> None:
+    """As if a leader did not tell; whoever waits for the low watermark is told that it is there."""
+    from penstock.replication import leader_state
+
+    follow = Partition._follow_leader
+
+    def keep(partition: Partition, follower: Any, fetched: Any, now_ms: int) -> None:
+        follow(partition, follower, fetched._replace(log_start_offset=-1), now_ms)
+
+    patch.setattr(Partition, "_follow_leader", keep)
+    patch.setattr(Partition, "low_watermark", lambda partition, _: partition.log.log_start_offset)
+    expand = leader_state.LeaderState.plan_expand
+    patch.setattr(leader_state.LeaderState, "plan_expand", lambda state, who, end, _: expand(state, who, end, -1))
+
+
 def _first_of_a_key_stays(patch: pytest.MonkeyPatch) -> None:
     from penstock.log.compaction.latest import KeySpool
 
@@ -327,6 +357,10 @@ def _rots(extras: Extras) -> bool:
     return extras.rot_rate > 0
 
 
+def _deletes(extras: Extras) -> bool:
+    return extras.deletes
+
+
 def _compacts(extras: Extras) -> bool:
     return extras.compacts
 
@@ -368,6 +402,9 @@ MUTANTS = (
     Mutant("damage-is-cut-in-sync", "P1", 3, 20, (), _damage_cut_in_sync, _rots),
     Mutant("deleted-topic-stays-open", "P17", 3, 10, (), _deleted_stay_open, _churns),
     Mutant("first-of-a-key-stays", "P11", 3, 20, (), _first_of_a_key_stays, _compacts),
+    Mutant("all-is-deleted", "P12", 3, 5, (), _everything_deleted, _deletes, draw_extras),
+    Mutant("starts-not-followed", "P12", 3, 5, (), _starts_not_followed, _deletes, draw_extras),
+    Mutant("start-in-a-batch-refused", "P5", 5, 15, AWAY, _start_within_a_batch_refused, _deletes, draw_extras),
 )
 
 # Rarer than a cluster under faults can show in a few dozen seeds; the worlds of their rooms find each of these.

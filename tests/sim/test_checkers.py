@@ -8,6 +8,7 @@ from penstock.sim.history import (
     Begin,
     Commit,
     Committed,
+    DeleteRecords,
     Event,
     Final,
     History,
@@ -90,6 +91,12 @@ BAD: dict[str, list[Event]] = {
         Final(P, ((0, "a"),), True),
     ],
     "hidden-write": [sent("a", 0), sent("b", 1), Final(P, ((0, "a"), (1, "b"))), Final(P, ((0, "a"),), True)],
+    "undone-deletion": [
+        sent("a", 0),
+        sent("b", 1),
+        DeleteRecords("o", P, 1, OK),
+        Final(P, ((0, "a"), (1, "b"))),
+    ],
     "lost-commit": [
         Assigned("c", "g", 1),
         Begin("c", "g", P, 0, 1),
@@ -108,6 +115,14 @@ def test_a_commit_that_is_gone_in_the_end_is_lost() -> None:
     assert [each.name for each in check_history(History([*told, Committed("x", "g", P, 5)]))] == ["lost-commit"]
     assert check_history(History([*told, Committed("x", "g", P, 7)])) == []
     assert check_history(History([*told, Committed("x", "g", P, 9)])) == []
+
+
+def test_what_lies_below_the_log_start_was_deleted() -> None:
+    told: list[Event] = [sent("a", 0), sent("b", 1), sent("c", 2), sent("r", -1), DeleteRecords("o", P, 1, UNKNOWN)]
+    gone = [Final(P, ((1, "b"), (2, "c")), committed, 1) for committed in (False, True)]
+    assert check_history(History([*told, *gone])) == []
+    lost = [Final(P, ((1, "b"),), False, 1)]
+    assert [each.name for each in check_history(History([*told, *lost]))] == ["lost-write"]
 
 
 def test_a_good_history_passes() -> None:

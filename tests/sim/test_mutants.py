@@ -22,8 +22,8 @@ def find(mutant: Mutant) -> str | None:
     """What gives it away; None when nothing does within its budget."""
     with pytest.MonkeyPatch.context() as patch:
         mutant.put_in(patch)
-        for seed in mutant.tried():
-            world = partial(run_seed, seed, mutant.nodes, kinds=mutant.kinds, plain=mutant.needs is None)
+        for seed, extras in mutant.tried():
+            world = partial(run_seed, seed, mutant.nodes, kinds=mutant.kinds, extras=extras)
             found = verdict(world, also=WORLD_ENDS)
             if found is not None:
                 return f"seed {seed}: {found}"

@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.sim.cluster import Result, draw_nodes, run_seed
+from penstock.sim.extras import PLAIN, Extras, draw_extras, draw_first_extras
 from penstock.sim.runner import Outcome, Tally, run_seeds, try_seed
 
 pytest.importorskip("aiokafka")
@@ -21,9 +22,16 @@ SWEEP_SEEDS = 20
 """Fewer prove nothing, however slow the machine is."""
 
 
-def named_seeds() -> list[tuple[int, int, str, bool]]:
+EXTRAS: dict[str, Callable[[int, int], Extras]] = {
+    "plain": lambda *_: PLAIN,
+    "first": draw_first_extras,
+    "all": draw_extras,
+}
+
+
+def named_seeds() -> list[tuple[int, int, str, str]]:
     lines = (line.split() for line in SEEDS.read_text().splitlines() if line and not line.startswith("#"))
-    return [(int(nodes), int(seed), name, plain == ["plain"]) for nodes, seed, name, *plain in lines]
+    return [(int(nodes), int(seed), name, extras) for nodes, seed, name, extras in lines]
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
@@ -50,9 +58,9 @@ def test_the_order_of_hashes_decides_nothing() -> None:
     assert len(told) == 1
 
 
-@pytest.mark.parametrize(("nodes", "seed", "name", "plain"), named_seeds())
-def test_a_seed_that_found_something_holds_now(nodes: int, seed: int, name: str, plain: bool) -> None:
-    run_seed(seed, nodes, plain=plain)
+@pytest.mark.parametrize(("nodes", "seed", "name", "extras"), named_seeds())
+def test_a_seed_that_found_something_holds_now(nodes: int, seed: int, name: str, extras: str) -> None:
+    run_seed(seed, nodes, extras=EXTRAS[extras](seed, nodes))
 
 
 @pytest.mark.figures

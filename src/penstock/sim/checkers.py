@@ -11,6 +11,7 @@ from penstock.sim.history import (
     Begin,
     Commit,
     Committed,
+    DeleteRecords,
     Final,
     History,
     Outcome,
@@ -74,10 +75,12 @@ def check_phantoms(history: History) -> list[Anomaly]:
 
 def check_lost_writes(history: History) -> list[Anomaly]:
     """Acknowledged, and not there in the end."""
-    finals = _finals(history)
+    finals, starts = _finals(history), _starts(history)
     found = []
     for event in history.events:
         if not isinstance(event, Send) or event.outcome is not Outcome.OK or event.partition not in finals:
+            continue
+        if _may_be_deleted(event, starts):
             continue
         final = finals[event.partition]
         # A repeated batch that the broker wrote long ago is acknowledged, and nobody is told where it is.
@@ -218,7 +221,7 @@ def check_torn_transactions(history: History) -> list[Anomaly]:
 
 def check_hidden_writes(history: History) -> list[Anomaly]:
     """Acknowledged outside of transactions, and in the end not there for readers of committed records."""
-    finals = _committed_finals(history)
+    finals, starts = _committed_finals(history), _starts(history)
     return [
         Anomaly("hidden-write", f"{event.value} is in {_name(event.partition)}, and not among what is committed")
         for event in history.events
@@ -227,6 +230,21 @@ def check_hidden_writes(history: History) -> list[Anomaly]:
         and event.transaction is None
         and event.partition in finals
         and event.value not in finals[event.partition]
+        and not _may_be_deleted(event, starts)
+    ]
+
+
+def check_deletions(history: History) -> list[Anomaly]:
+    """Acknowledged, and in the end the log starts before it."""
+    starts = _starts(history)
+    return [
+        Anomaly(
+            "undone-deletion", f"{_name(event.partition)} starts at {starts[event.partition]}, not {event.offset}"
+        )
+        for event in history.events
+        if isinstance(event, DeleteRecords)
+        and event.outcome is Outcome.OK
+        and starts.get(event.partition, event.offset) < event.offset
     ]
 
 
@@ -291,6 +309,20 @@ def _committed_finals(history: History) -> dict[TopicPartition, set[str]]:
     }
 
 
+def _starts(history: History) -> dict[TopicPartition, int]:
+    """Where partitions start in the end: what was below was deleted."""
+    starts: dict[TopicPartition, int] = {}
+    for event in history.events:
+        if isinstance(event, Final):
+            starts[event.partition] = max(event.start_offset, starts.get(event.partition, 0))
+    return starts
+
+
+def _may_be_deleted(event: Send, starts: dict[TopicPartition, int]) -> bool:
+    """Also where nobody was told at which offset it is."""
+    return max(event.offset, 0) < starts.get(event.partition, 0)
+
+
 def _name(partition: TopicPartition) -> str:
     return f"{partition[0]}-{partition[1]}"
 
@@ -306,6 +338,7 @@ CHECKERS: tuple[Callable[[History], list[Anomaly]], ...] = (
     check_transactions,
     check_torn_transactions,
     check_hidden_writes,
+    check_deletions,
     check_commits,
     check_committed,
 )

@@ -19,6 +19,7 @@ from penstock.sim.ghost_records import GhostRecords
 from penstock.sim.history import TopicPartition
 from penstock.sim.image_law import TopicRules, check_image, check_images_agree
 from penstock.sim.process import Process, State
+from penstock.sim.start_law import StartLaw, late_starts
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -35,11 +36,11 @@ _CHECK_LOOKS = 512
 
 
 class _SeenPartition:
-    __slots__ = ("end_offset", "high_watermark", "is_leader", "leader_epoch", "partition")
+    __slots__ = ("end_offset", "high_watermark", "is_leader", "leader_epoch", "partition", "start_offset")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.high_watermark = self.end_offset = self.leader_epoch = -1
+        self.high_watermark = self.end_offset = self.start_offset = self.leader_epoch = -1
         self.is_leader = False
 
 
@@ -121,6 +122,7 @@ class Law:
         """Of metadata: by each node for itself, and from a leader by nodes that were too far behind."""
         self.rotten: dict[TopicPartition, str] = {}
         """Partitions, and the one machine on which a replica of it has rotted."""
+        self.starts = StartLaw()
         self.expected_voters: set[int] | None = None
         """Who has to vote when all is healed; None where an operator changes it."""
 
@@ -145,7 +147,10 @@ class Law:
             if (
                 partition.high_watermark != known.high_watermark
                 or partition.leader_epoch != known.leader_epoch
-                or (log.is_loaded and log.end_offset != known.end_offset)
+                or (
+                    log.is_loaded
+                    and (log.end_offset != known.end_offset or log.log_start_offset != known.start_offset)
+                )
             ):
                 self._look_at_partition(seen.machine, known)
 
@@ -289,6 +294,7 @@ class Law:
             raise Violation(f"P11: {machine.name} shows {where} up to {high_watermark}, it ends at {log.end_offset}")
         if was_leader and partition.is_leader and high_watermark < before:
             raise Violation(f"P6: the watermark of {where} on its leader went from {before} to {high_watermark}")
+        known.start_offset = self.starts.check(machine.name, partition, known.start_offset)
         ghost = self.partitions.get((partition.topic_id, partition.index))
         if ghost is None:
             kind = GhostRecords if "compact" in log.config.cleanup_policy else GhostLog
@@ -420,6 +426,8 @@ class Law:
             return f"who votes is {views}"
         if (damage := self._still_rotten()) is not None:
             return damage
+        if (late := self._late_start()) is not None:
+            return late
         if (leftover := self._leftover()) is not None:
             return leftover
         check_images_agree([broker.image for broker in brokers.values() if broker is not None])
@@ -432,6 +440,14 @@ class Law:
                 stable = held.log.last_stable_offset(held.high_watermark)
                 if stable < held.high_watermark:
                     return f"{name}-{index} is stable up to {stable} of {held.high_watermark} on {machine.name}"
+        return None
+
+    def _late_start(self) -> str | None:
+        for name, index, state in probe.committed_partitions(self.newest):
+            leader = [held for _, held in self._serving(name, index, [state.leader])]
+            held = ((machine.name, held) for machine, held in self._serving(name, index, state.replicas))
+            if late := late_starts(leader, held):
+                return f"{late} still have what was deleted from {name}-{index}"
         return None
 
     def _leftover(self) -> str | None:

@@ -305,9 +305,14 @@ class ConsumingClient(RestartingClient):
 
 
 async def read_all(
-    world: "World", bootstrap: Sequence[str], partitions: list[TopicPartition], *, read_committed: bool
+    world: "World",
+    bootstrap: Sequence[str],
+    partitions: list[TopicPartition],
+    *,
+    read_committed: bool,
+    shortened: Sequence[TopicPartition] = (),
 ) -> list[Final]:
-    """Everything that is there, by a reader of its own."""
+    """Everything that is there, by a reader of its own. Of those that were `shortened` it asks where they start."""
     from aiokafka import AIOKafkaConsumer
     from aiokafka import TopicPartition as Place
 
@@ -330,7 +335,12 @@ async def read_all(
                 told = await consumer.getmany(place, timeout_ms=1000)
                 for records in told.values():
                     found[place.topic, place.partition] += [(each.offset, each.value.decode()) for each in records]
-        return [Final(partition, tuple(records), read_committed) for partition, records in found.items()]
+        # Behind the reading: retention may delete meanwhile.
+        starts = await consumer.beginning_offsets([Place(*each) for each in shortened]) if shortened else {}
+        return [
+            Final(partition, tuple(records), read_committed, starts.get(Place(*partition), 0))
+            for partition, records in found.items()
+        ]
     finally:
         await consumer.stop()
 

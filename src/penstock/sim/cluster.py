@@ -13,6 +13,8 @@ from penstock.sim.checkers import check_history
 from penstock.sim.checks import Law
 from penstock.sim.churn import ChurningClient
 from penstock.sim.clients import Client, ConsumingClient, ProducingClient, TransactionalClient, read_all, read_commits
+from penstock.sim.deleting import PARTITIONS as SHORTENED
+from penstock.sim.deleting import DeletingClient
 from penstock.sim.drill import Drill
 from penstock.sim.extras import PLAIN, Extras, draw_extras
 from penstock.sim.faults import KINDS, UNSYNCED_KINDS, FaultRates, Faults, draw_rates
@@ -183,7 +185,7 @@ class Cluster:
         await asyncio.wait_for(self.faults.heal(), 3 * LIVENESS_S)
         await self._wait_until_all_work(working)
         for client in self.clients:
-            client.stopping = isinstance(client, OperatingClient | ChurningClient)
+            client.stopping = isinstance(client, OperatingClient | ChurningClient | DeletingClient)
             client.pause_s = max(client.pause_s, CALM_S)
         await self._wait_until_nothing(self.law.what_is_missing)
         if self.shape.operator:
@@ -236,9 +238,18 @@ class Cluster:
                 world, self.history, "ch", self.bootstrap, TOPIC, self.partitions, changes_min_isr=safe
             )
             self.clients.append(self.churn)
+        if self.extras.deletes:
+            self.clients.append(self._deleting_client())
         for client in self.clients:
             client.on_acknowledged = self.law.acknowledged
         return [asyncio.ensure_future(world.add_client(each.name).call(each.run())) for each in self.clients]
+
+    def _deleting_client(self) -> DeletingClient:
+        retention = self.extras.retention_bytes
+        if retention is not None:
+            self.law.starts.leave_to_retention(SHORTENED)
+        asked = self.law.starts.asked
+        return DeletingClient(self.world, self.history, "de", self.bootstrap, self.brokers, retention, asked)
 
     def _changing_voters(self) -> list[int]:
         """The nodes that may vote, if an operator changes who does: nobody in his senses does that while a disk with
@@ -298,6 +309,8 @@ class Cluster:
                 continue  # what it wants may be refused for good reasons
             name = client.group if isinstance(client, ConsumingClient) else client.name
             done[name] = done.get(name, 0) + client.successes
+            if isinstance(client, DeletingClient):
+                done[f"deletions of {name}"] = client.deletions
         for member in self._members():
             name = f"commits of {member.group}"
             done[name] = done.get(name, 0) + member.commits
@@ -309,9 +322,13 @@ class Cluster:
     async def _read_back(self) -> None:
         if self.churn is not None:
             self.partitions += self.churn.settle()
+        shortened = SHORTENED if self.extras.deletes else []
+        self.partitions += shortened
         reader = self.world.add_client("final")
         for committed in (False, True):
-            reading = read_all(self.world, self.bootstrap, self.partitions, read_committed=committed)
+            reading = read_all(
+                self.world, self.bootstrap, self.partitions, read_committed=committed, shortened=shortened
+            )
             for final in await asyncio.wait_for(reader.call(reading), LIVENESS_S):
                 self.history.add(final)
         for group in sorted({member.group for member in self._members()}):
@@ -329,9 +346,10 @@ def run_seed(
     sink: Sink | None = None,
     wire: bool = False,
     plain: bool = False,
+    extras: Extras | None = None,
 ) -> Result:
     """Runs one seed to its end. Raises what is wrong with it. `kinds` of faults other than all make other worlds, and
-    so does `plain`: without the extras."""
+    so do `plain`, without the extras, and `extras` that are not the seed's own."""
     chance = random.Random(f"{seed}:shape")
     world = World(seed, sink=sink)
     world.trace.wire = wire
@@ -339,7 +357,9 @@ def run_seed(
     shape = draw_shape(chance, nodes)
     if shape.flush_mode == "os":
         kinds = tuple(kind for kind in kinds if kind in UNSYNCED_KINDS)
-    cluster = Cluster(world, shape, draw_rates(chance, nodes, kinds), PLAIN if plain else draw_extras(seed, nodes))
+    if extras is None:
+        extras = PLAIN if plain else draw_extras(seed, nodes)
+    cluster = Cluster(world, shape, draw_rates(chance, nodes, kinds), extras)
     world.run(cluster.run(), 600)
     acknowledged = sum(isinstance(event, Send) and event.offset >= 0 for event in cluster.history.events)
     faults = sum(cluster.faults.counts.values())

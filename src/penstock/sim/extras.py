@@ -25,6 +25,11 @@ class Extras(NamedTuple):
     compacts: bool = False
     """Whether what groups and transactions keep is compacted, in small segments."""
 
+    deletes: bool = False
+    """Whether somebody deletes records."""
+    retention_bytes: int | None = None
+    """Of the topic from which they are deleted, if retention does that too."""
+
     def settings(self) -> dict[str, str]:
         """What nodes are told of it."""
         told = {}
@@ -39,6 +44,8 @@ class Extras(NamedTuple):
         if self.rot_rate:
             told["log.scrub.interval.ms"] = str(self.scrub_ms)
             told["log.flush.offset.checkpoint.interval.ms"] = "300"
+        if self.retention_bytes is not None:
+            told["log.retention.check.interval.ms"] = "400"
         if self.snapshot_bytes is not None:
             told["metadata.log.max.record.bytes.between.snapshots"] = str(self.snapshot_bytes)
             told["metadata.log.max.snapshot.interval.ms"] = str(self.snapshot_ms)
@@ -49,6 +56,18 @@ PLAIN = Extras()
 
 
 def draw_extras(seed: int, nodes: int) -> Extras:
+    """All there are. Each generation has a stream of its own."""
+    chance = random.Random(f"{seed}:more")
+    deletes = chance.random() < 0.25
+    retention_bytes = chance.choice((None, None, 1_500))
+    return draw_first_extras(seed, nodes)._replace(
+        deletes=deletes,
+        retention_bytes=retention_bytes if deletes else None,
+    )
+
+
+def draw_first_extras(seed: int, nodes: int) -> Extras:
+    """Those of the first generation: with them, seeds that found something then make the worlds they made then."""
     chance = random.Random(f"{seed}:extras")
     snapshots = chance.random() < 0.6
     snapshot_bytes, snapshot_ms = chance.choice((200, 1_000, 4_000)), chance.choice((0, 0, 700))

@@ -83,15 +83,26 @@ class TransactionEnd(NamedTuple):
     begun: bool = False
 
 
+class DeleteRecords(NamedTuple):
+    """A client asked for everything below `offset` to be deleted."""
+
+    client: str
+    partition: TopicPartition
+    offset: int
+    outcome: Outcome
+
+
 class Final(NamedTuple):
-    """Everything a partition holds when all is over, read from its beginning."""
+    """Everything a partition holds when all is over, read from its beginning. What was below `start_offset` was
+    deleted, and may have been read while it went."""
 
     partition: TopicPartition
     records: tuple[tuple[int, str], ...]
     read_committed: bool = False
+    start_offset: int = 0
 
 
-Event = Send | Poll | Assigned | Begin | Commit | TransactionEnd | Final | Committed
+Event = Send | Poll | Assigned | Begin | Commit | TransactionEnd | Final | Committed | DeleteRecords
 
 
 class History:

@@ -93,5 +93,8 @@ class PipeliningClient(Client):
             self.successes += 1
             self.world.note(self.name, f"{value} is at {where}@{told.offset}")
             self.history.add(Send(self.name, partition, value, Outcome.OK, told.offset))
-            if self.on_acknowledged is not None:
-                self.on_acknowledged(partition, told.offset)
+            self._acknowledged(partition, told.offset)
+
+    def _acknowledged(self, partition: TopicPartition, offset: int) -> None:
+        if self.on_acknowledged is not None:
+            self.on_acknowledged(partition, offset)
