@@ -291,6 +291,13 @@ def _starts_not_followed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leader_state.LeaderState, "plan_expand", lambda state, who, end, _: expand(state, who, end, -1))
 
 
+def _aborted_offsets_count(patch: pytest.MonkeyPatch) -> None:
+    from penstock.groups.transactional_offsets import TransactionalOffsets
+
+    end = TransactionalOffsets.end
+    patch.setattr(TransactionalOffsets, "end", lambda offsets, producer_id, _: end(offsets, producer_id, True))
+
+
 def _first_of_a_key_stays(patch: pytest.MonkeyPatch) -> None:
     from penstock.log.compaction.latest import KeySpool
 
@@ -361,6 +368,10 @@ def _deletes(extras: Extras) -> bool:
     return extras.deletes
 
 
+def _takes_offsets(extras: Extras) -> bool:
+    return extras.takes_offsets
+
+
 def _compacts(extras: Extras) -> bool:
     return extras.compacts
 
@@ -404,6 +415,7 @@ MUTANTS = (
     Mutant("first-of-a-key-stays", "P11", 3, 20, (), _first_of_a_key_stays, _compacts),
     Mutant("all-is-deleted", "P12", 3, 5, (), _everything_deleted, _deletes, draw_extras),
     Mutant("starts-not-followed", "P12", 3, 5, (), _starts_not_followed, _deletes, draw_extras),
+    Mutant("aborted-offsets-count", "G1a", 1, 20, (), _aborted_offsets_count, _takes_offsets, draw_extras),
     Mutant("start-in-a-batch-refused", "P5", 5, 15, AWAY, _start_within_a_batch_refused, _deletes, draw_extras),
 )
 

@@ -16,6 +16,7 @@ from penstock.sim.history import (
     Poll,
     Send,
     TransactionEnd,
+    TransactionOffset,
 )
 
 P = ("t", 0)
@@ -91,6 +92,13 @@ BAD: dict[str, list[Event]] = {
         Final(P, ((0, "a"),), True),
     ],
     "hidden-write": [sent("a", 0), sent("b", 1), Final(P, ((0, "a"), (1, "b"))), Final(P, ((0, "a"),), True)],
+    "torn-offsets": [
+        TransactionOffset("x", 1, "g", P, 1),
+        TransactionEnd("x", 1, True, OK),
+        TransactionOffset("x", 2, "g", P, 2),
+        TransactionEnd("x", 2, False, OK),
+        Committed("f", "g", P, 2),
+    ],
     "undone-deletion": [
         sent("a", 0),
         sent("b", 1),
@@ -115,6 +123,23 @@ def test_a_commit_that_is_gone_in_the_end_is_lost() -> None:
     assert [each.name for each in check_history(History([*told, Committed("x", "g", P, 5)]))] == ["lost-commit"]
     assert check_history(History([*told, Committed("x", "g", P, 7)])) == []
     assert check_history(History([*told, Committed("x", "g", P, 9)])) == []
+
+
+def test_offsets_are_those_of_the_last_transaction_that_may_be_committed() -> None:
+    told: list[Event] = [
+        TransactionOffset("x", 1, "g", P, 1),
+        TransactionEnd("x", 1, True, UNKNOWN, begun=True),
+        TransactionEnd("x", 1, True, UNKNOWN),
+        TransactionOffset("x", 2, "g", P, 2),
+        TransactionEnd("x", 2, True, UNKNOWN, begun=True),
+        TransactionEnd("x", 2, True, OK),
+        TransactionOffset("x", 3, "g", P, 3),  # never ended: whoever comes after it aborts it
+        TransactionOffset("x", 4, "g", P, 4),
+        TransactionEnd("x", 4, True, UNKNOWN, begun=True),
+    ]
+    wrong = [offset for offset in (-1, 1, 2, 3, 4) if check_history(History([*told, Committed("f", "g", P, offset)]))]
+    assert wrong == [-1, 1, 3]
+    assert check_history(History([*told[:3], Committed("f", "g", P, -1)])) == []
 
 
 def test_what_lies_below_the_log_start_was_deleted() -> None:

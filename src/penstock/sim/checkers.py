@@ -19,6 +19,7 @@ from penstock.sim.history import (
     Send,
     TopicPartition,
     TransactionEnd,
+    TransactionOffset,
 )
 
 
@@ -286,6 +287,28 @@ def check_committed(history: History) -> list[Anomaly]:
     return found
 
 
+def check_transaction_offsets(history: History) -> list[Anomaly]:
+    """What a group has in the end is of the last transaction that is known to be committed, or of a later one that
+    nobody knows the fate of. Each client has a group of its own."""
+    ends = {(event.client, event.transaction): event for event in history.events if isinstance(event, TransactionEnd)}
+    possible: dict[tuple[str, TopicPartition], set[int]] = {}
+    found = []
+    for event in history.events:
+        if isinstance(event, TransactionOffset):
+            end = ends.get((event.client, event.transaction))
+            offsets = possible.setdefault((event.group, event.partition), {-1})
+            if end is not None and end.commit:
+                if end.outcome is Outcome.OK:
+                    offsets.clear()
+                offsets.add(event.offset)
+        elif isinstance(event, Committed):
+            offsets = possible.get((event.group, event.partition), {event.offset})
+            if event.offset not in offsets:
+                what = f"{event.group} has {_name(event.partition)}@{event.offset}, not one of {sorted(offsets)}"
+                found.append(Anomaly("torn-offsets", what))
+    return found
+
+
 def _is_told_later(history: History, number: int, seen: Committed) -> bool:
     return any(
         isinstance(event, Commit) and event.client != seen.client and event[1:4] == seen[1:]
@@ -341,6 +364,7 @@ CHECKERS: tuple[Callable[[History], list[Anomaly]], ...] = (
     check_deletions,
     check_commits,
     check_committed,
+    check_transaction_offsets,
 )
 
 

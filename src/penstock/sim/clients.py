@@ -23,12 +23,15 @@ from penstock.sim.history import (
     Send,
     TopicPartition,
     TransactionEnd,
+    TransactionOffset,
 )
 
 if TYPE_CHECKING:
     from penstock.sim.world import World
 
 _STOP_S = 60.0
+_OFFSETS_S = 30.0
+"""aiokafka never answers whoever gives offsets to a transaction whose producer has failed meanwhile."""
 
 METADATA_MAX_AGE_MS = 10_000
 """aiokafka does not ask again who leads when it is told, looking for a beginning, that it asked the wrong broker."""
@@ -148,9 +151,15 @@ class ProducingClient(RestartingClient):
 
 
 class TransactionalClient(ProducingClient):
-    """Transactions over several partitions, some of them aborted on purpose."""
+    """Transactions over several partitions, some of them aborted on purpose. In some worlds every other one takes an
+    offset of a group along, which is the number of the transaction."""
 
     _number = 0
+    group: str | None = None
+
+    def take_offsets(self, group: str) -> None:
+        self.group = group
+        self._takes_offsets = random.Random(f"{self.world.seed}:{self.name}:offsets")
 
     async def live(self) -> None:
         from aiokafka import AIOKafkaProducer
@@ -181,7 +190,19 @@ class TransactionalClient(ProducingClient):
             failure = failure or error
         if failure is not None:
             raise failure
+        if self.group is not None and self._takes_offsets.random() < 0.5:
+            await self._take_offset(producer, number, self.group)
         await self._end(producer, number, commit)
+
+    async def _take_offset(self, producer: Any, number: int, group: str) -> None:
+        """Whoever is not told that it was taken does not commit."""
+        import aiokafka
+
+        partition = self.partitions[0]
+        offsets = {aiokafka.TopicPartition(*partition): number}
+        await asyncio.wait_for(producer.send_offsets_to_transaction(offsets, group), _OFFSETS_S)
+        self.world.note(self.name, f"transaction {number} takes an offset of {group}")
+        self.history.add(TransactionOffset(self.name, number, group, partition, number))
 
     async def _end(self, producer: Any, number: int, commit: bool) -> None:
         import aiokafka.errors

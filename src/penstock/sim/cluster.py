@@ -211,7 +211,10 @@ class Cluster:
         if shape.pipelining:
             self.clients.append(PipeliningClient(world, self.history, "q0", self.bootstrap, self.partitions))
         if shape.transactional:
-            self.clients.append(TransactionalClient(world, self.history, "x0", self.bootstrap, self.partitions))
+            transactional = TransactionalClient(world, self.history, "x0", self.bootstrap, self.partitions)
+            if self.extras.takes_offsets:
+                transactional.take_offsets("gx")
+            self.clients.append(transactional)
         for number in range(shape.consumers):
             committed = shape.transactional and number == 0
             group = f"g{int(committed)}"
@@ -331,7 +334,8 @@ class Cluster:
             )
             for final in await asyncio.wait_for(reader.call(reading), LIVENESS_S):
                 self.history.add(final)
-        for group in sorted({member.group for member in self._members()}):
+        groups = {client.group for client in self.clients if isinstance(client, TransactionalClient) and client.group}
+        for group in sorted(groups.union(member.group for member in self._members())):
             partitions = [partition for partition in self.partitions if partition[0] == TOPIC]
             commits = read_commits(self.bootstrap, partitions, group)
             for commit in await asyncio.wait_for(reader.call(commits), LIVENESS_S):

@@ -30,6 +30,9 @@ class Extras(NamedTuple):
     retention_bytes: int | None = None
     """Of the topic from which they are deleted, if retention does that too."""
 
+    takes_offsets: bool = False
+    """Whether transactions, where there are some, take offsets of a group along."""
+
     def settings(self) -> dict[str, str]:
         """What nodes are told of it."""
         told = {}
@@ -60,8 +63,10 @@ def draw_extras(seed: int, nodes: int) -> Extras:
     chance = random.Random(f"{seed}:more")
     deletes = chance.random() < 0.25
     retention_bytes = chance.choice((None, None, 1_500))
+    takes_offsets = chance.random() < 0.5
     return draw_first_extras(seed, nodes)._replace(
         deletes=deletes,
+        takes_offsets=takes_offsets,
         retention_bytes=retention_bytes if deletes else None,
     )
 

@@ -83,6 +83,16 @@ class TransactionEnd(NamedTuple):
     begun: bool = False
 
 
+class TransactionOffset(NamedTuple):
+    """A transaction took this offset of a group into it: committed if it is."""
+
+    client: str
+    transaction: int
+    group: str
+    partition: TopicPartition
+    offset: int
+
+
 class DeleteRecords(NamedTuple):
     """A client asked for everything below `offset` to be deleted."""
 
@@ -102,7 +112,9 @@ class Final(NamedTuple):
     start_offset: int = 0
 
 
-Event = Send | Poll | Assigned | Begin | Commit | TransactionEnd | Final | Committed | DeleteRecords
+Event = (
+    Send | Poll | Assigned | Begin | Commit | TransactionEnd | Final | Committed | DeleteRecords | TransactionOffset
+)
 
 
 class History:
