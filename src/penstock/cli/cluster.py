@@ -51,7 +51,7 @@ def describe(bootstrap: str, output: str) -> None:
 
 
 async def _describe(bootstrap: str, output: str) -> None:
-    from penstock.cli.cluster_moves import look_at_drained
+    from penstock.client.admin.cluster_image import look_at_drained
 
     async with admin(bootstrap) as client:
         found = await client.describe_cluster(include_fenced=True)
