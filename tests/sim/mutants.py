@@ -298,6 +298,12 @@ def _aborted_offsets_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionalOffsets, "end", lambda offsets, producer_id, _: end(offsets, producer_id, True))
 
 
+def _plans_never_settle(patch: pytest.MonkeyPatch) -> None:
+    from penstock.controller.balance import _Plan
+
+    patch.setattr(_Plan, "_lead", lambda _, replicas: replicas[1:] + replicas[:1])
+
+
 def _first_of_a_key_stays(patch: pytest.MonkeyPatch) -> None:
     from penstock.log.compaction.latest import KeySpool
 
@@ -372,6 +378,10 @@ def _takes_offsets(extras: Extras) -> bool:
     return extras.takes_offsets
 
 
+def _balances(extras: Extras) -> bool:
+    return extras.balances
+
+
 def _compacts(extras: Extras) -> bool:
     return extras.compacts
 
@@ -416,6 +426,7 @@ MUTANTS = (
     Mutant("all-is-deleted", "P12", 3, 5, (), _everything_deleted, _deletes, draw_extras),
     Mutant("starts-not-followed", "P12", 3, 5, (), _starts_not_followed, _deletes, draw_extras),
     Mutant("aborted-offsets-count", "G1a", 1, 20, (), _aborted_offsets_count, _takes_offsets, draw_extras),
+    Mutant("plans-never-settle", "C10", 5, 2, (), _plans_never_settle, _balances, draw_extras),
     Mutant("start-in-a-batch-refused", "P5", 5, 15, AWAY, _start_within_a_batch_refused, _deletes, draw_extras),
 )
 

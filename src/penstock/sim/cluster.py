@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
+from penstock.sim.balancing import BalancingClient
 from penstock.sim.checkers import check_history
 from penstock.sim.checks import Law
 from penstock.sim.churn import ChurningClient
@@ -31,6 +32,9 @@ CALM_S = 0.5
 """How long clients pause between two things once all have shown that they get on: what is left is waiting."""
 SIZES = (1, 3, 3, 3, 5)
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZQ"
+
+_OPERATORS = OperatingClient | ChurningClient | BalancingClient
+"""What they want may be refused for good reasons."""
 
 Sink = Callable[[str], None]
 
@@ -185,10 +189,10 @@ class Cluster:
         await asyncio.wait_for(self.faults.heal(), 3 * LIVENESS_S)
         await self._wait_until_all_work(working)
         for client in self.clients:
-            client.stopping = isinstance(client, OperatingClient | ChurningClient | DeletingClient)
+            client.stopping = isinstance(client, _OPERATORS | DeletingClient)
             client.pause_s = max(client.pause_s, CALM_S)
         await self._wait_until_nothing(self.law.what_is_missing)
-        if self.shape.operator:
+        if self.shape.operator or self.extras.balances:
             await self._drill(working)
         for client in self.clients:
             client.stopping = True
@@ -241,6 +245,8 @@ class Cluster:
                 world, self.history, "ch", self.bootstrap, TOPIC, self.partitions, changes_min_isr=safe
             )
             self.clients.append(self.churn)
+        if self.extras.balances:
+            self.clients.append(BalancingClient(world, self.history, "ba", self.bootstrap, self.brokers))
         if self.extras.deletes:
             self.clients.append(self._deleting_client())
         for client in self.clients:
@@ -300,7 +306,10 @@ class Cluster:
         operators = [work for client, work in zip(self.clients, working, strict=True) if client.stopping]
         await asyncio.wait_for(asyncio.gather(*operators), LIVENESS_S)
         drill = Drill(self.world, self.law, TOPIC, self.brokers, self._changing_voters())
-        await self.world.add_client("drill").call(drill.run(self.bootstrap, LIVENESS_S))
+        if self.shape.operator:
+            await self.world.add_client("drill").call(drill.run(self.bootstrap, LIVENESS_S))
+        if self.extras.balances:
+            await self.world.add_client("drain").call(drill.drain_and_balance(self.bootstrap, LIVENESS_S))
         await self._wait_until_nothing(self.law.what_is_missing)
 
     def _progress(self) -> dict[str, int]:
@@ -308,8 +317,8 @@ class Cluster:
         cannot commit does not get on."""
         done: dict[str, int] = {}
         for client in self.clients:
-            if isinstance(client, OperatingClient | ChurningClient):
-                continue  # what it wants may be refused for good reasons
+            if isinstance(client, _OPERATORS):
+                continue
             name = client.group if isinstance(client, ConsumingClient) else client.name
             done[name] = done.get(name, 0) + client.successes
             if isinstance(client, DeletingClient):

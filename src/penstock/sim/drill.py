@@ -1,4 +1,5 @@
-"""What an operator asks for when all is well has to be done: a move, an election, a voter removed, a voter added.
+"""What an operator asks for when all is well has to be done: a move, an election, a voter removed, a voter added, a
+broker drained, load evened out.
 
 While things go wrong it may be refused for good reasons, so that an operator who is always refused shows nothing.
 Whatever an answer says, only what the cluster has become counts: a request that timed out may have been heard.
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING
 from penstock.client.admin import Admin
 from penstock.client.errors import ClientError
 from penstock.client.types import TopicPartition
+from penstock.controller.balance import plan_balance
+from penstock.controller.reassignment import is_reassigning
 from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import describe_error
 from penstock.sim import probe
+from penstock.sim.balancing import MOST, balance, cancel_drain, drain
 from penstock.sim.checks import Law
 from penstock.sim.clock import SimClock, SimRng
 from penstock.sim.operator import add_voter, remove_voter
@@ -47,6 +51,38 @@ class Drill:
                 await self._vote(admin, self._voters, limit_s)
                 await self._vote(admin, self._voters - {removed}, limit_s)
                 await self._vote(admin, self._voters, limit_s)
+
+    async def drain_and_balance(self, bootstrap: Sequence[str], limit_s: float) -> None:
+        """A broker gives away all it has, and gets its share again."""
+        clock, rng = SimClock(self._world.loop), SimRng(f"{self._world.seed}:drain:rng")
+        async with Admin(list(bootstrap), client_id="drain", timeout_ms=5_000, clock=clock, rng=rng) as admin:
+            for broker in sorted(self._law.newest.drained_brokers):  # what was drained under faults
+                await self._take_back(admin, broker, limit_s)
+            await self._until("balance", self._is_balanced, lambda: balance(admin), limit_s)
+            broker = self._random.choice(self._brokers)
+            await self._until(
+                f"drain {broker}",
+                lambda: all(broker not in state.replicas for state in self._states()),
+                lambda: drain(admin, broker),
+                limit_s,
+            )
+            await self._take_back(admin, broker, limit_s)
+            await self._until("balance", self._is_balanced, lambda: balance(admin), limit_s)
+
+    async def _take_back(self, admin: Admin, broker: int, limit_s: float) -> None:
+        await self._until(
+            f"end the drain of {broker}",
+            lambda: broker not in self._law.newest.drained_brokers,
+            lambda: cancel_drain(admin, broker),
+            limit_s,
+        )
+
+    def _is_balanced(self) -> bool:
+        moving = any(is_reassigning(state) for state in self._states())
+        return not moving and not plan_balance(self._law.newest, MOST)
+
+    def _states(self) -> list[PartitionImage]:
+        return [state for _, _, state in probe.committed_partitions(self._law.newest)]
 
     async def _move_and_elect(self, admin: Admin, limit_s: float) -> None:
         """To another leader, so that there is something to elect."""

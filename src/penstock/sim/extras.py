@@ -33,6 +33,9 @@ class Extras(NamedTuple):
     takes_offsets: bool = False
     """Whether transactions, where there are some, take offsets of a group along."""
 
+    balances: bool = False
+    """Whether somebody drains brokers and balances, where there are enough of them."""
+
     def settings(self) -> dict[str, str]:
         """What nodes are told of it."""
         told = {}
@@ -64,9 +67,11 @@ def draw_extras(seed: int, nodes: int) -> Extras:
     deletes = chance.random() < 0.25
     retention_bytes = chance.choice((None, None, 1_500))
     takes_offsets = chance.random() < 0.5
+    balances = chance.random() < 0.4 and nodes >= 5
     return draw_first_extras(seed, nodes)._replace(
         deletes=deletes,
         takes_offsets=takes_offsets,
+        balances=balances,
         retention_bytes=retention_bytes if deletes else None,
     )
 
