@@ -304,6 +304,12 @@ def _plans_never_settle(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Plan, "_lead", lambda _, replicas: replicas[1:] + replicas[:1])
 
 
+def _intervals_never_end(patch: pytest.MonkeyPatch) -> None:
+    from penstock.log.flush import GroupCommit
+
+    patch.setattr(GroupCommit, "defer", lambda *_: None)
+
+
 def _first_of_a_key_stays(patch: pytest.MonkeyPatch) -> None:
     from penstock.log.compaction.latest import KeySpool
 
@@ -382,6 +388,10 @@ def _balances(extras: Extras) -> bool:
     return extras.balances
 
 
+def _syncs_by_interval(extras: Extras) -> bool:
+    return extras.flush_ms is not None
+
+
 def _compacts(extras: Extras) -> bool:
     return extras.compacts
 
@@ -427,6 +437,7 @@ MUTANTS = (
     Mutant("starts-not-followed", "P12", 3, 5, (), _starts_not_followed, _deletes, draw_extras),
     Mutant("aborted-offsets-count", "G1a", 1, 20, (), _aborted_offsets_count, _takes_offsets, draw_extras),
     Mutant("plans-never-settle", "C10", 5, 2, (), _plans_never_settle, _balances, draw_extras),
+    Mutant("intervals-never-end", "P-Live", 3, 5, (), _intervals_never_end, _syncs_by_interval, draw_extras),
     Mutant("start-in-a-batch-refused", "P5", 5, 15, AWAY, _start_within_a_batch_refused, _deletes, draw_extras),
 )
 

@@ -442,6 +442,15 @@ class Law:
                     return f"{name}-{index} is stable up to {stable} of {held.high_watermark} on {machine.name}"
         return None
 
+    def what_is_unsynced(self) -> str | None:
+        """With flush.mode=interval: what nobody has written to for a while is on stable storage."""
+        for name, index, state in probe.committed_partitions(self.newest):
+            for machine, held in self._serving(name, index, state.replicas):
+                log = held.log
+                if log.config.flush_mode == "interval" and log.synced_end_offset < log.end_offset:
+                    return f"{machine.name} has not synced {name}-{index} from {log.synced_end_offset} on"
+        return None
+
     def _late_start(self) -> str | None:
         for name, index, state in probe.committed_partitions(self.newest):
             leader = [held for _, held in self._serving(name, index, [state.leader])]

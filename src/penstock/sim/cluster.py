@@ -129,7 +129,7 @@ class Cluster:
         world.loop.after_turn = self.law.after_turn
         self.faults.leaders = self.law.leaders
         self.faults.can_spare = self.law.can_spare
-        self.faults.careful = shape.flush_mode == "os"
+        self.faults.careful = shape.flush_mode != "ack"
 
     def _settings(self, number: int) -> dict[str, str]:
         replicas = str(self.shape.replicas)
@@ -198,6 +198,7 @@ class Cluster:
             client.stopping = True
         await asyncio.wait_for(asyncio.gather(*working), LIVENESS_S * 3)
         await self._wait_until_nothing(self.law.what_is_open)
+        await self._wait_until_nothing(self.law.what_is_unsynced)
         await self._read_back()
         await asyncio.gather(*(machine.stop() for machine in self.world.machines.values()))
         anomalies = check_history(self.history)
@@ -368,10 +369,12 @@ def run_seed(
     world.trace.wire = wire
     world.network.split_rate = chance.choice((0.0, 0.0, 0.1))
     shape = draw_shape(chance, nodes)
-    if shape.flush_mode == "os":
-        kinds = tuple(kind for kind in kinds if kind in UNSYNCED_KINDS)
     if extras is None:
         extras = PLAIN if plain else draw_extras(seed, nodes)
+    if extras.flush_ms is not None and shape.flush_mode == "ack":
+        shape = shape._replace(flush_mode="interval")
+    if shape.flush_mode != "ack":
+        kinds = tuple(kind for kind in kinds if kind in UNSYNCED_KINDS)
     cluster = Cluster(world, shape, draw_rates(chance, nodes, kinds), extras)
     world.run(cluster.run(), 600)
     acknowledged = sum(isinstance(event, Send) and event.offset >= 0 for event in cluster.history.events)

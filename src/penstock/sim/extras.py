@@ -36,6 +36,9 @@ class Extras(NamedTuple):
     balances: bool = False
     """Whether somebody drains brokers and balances, where there are enough of them."""
 
+    flush_ms: int | None = None
+    """How often logs are synced where they would be with every write (flush.mode=interval)."""
+
     def settings(self) -> dict[str, str]:
         """What nodes are told of it."""
         told = {}
@@ -50,6 +53,8 @@ class Extras(NamedTuple):
         if self.rot_rate:
             told["log.scrub.interval.ms"] = str(self.scrub_ms)
             told["log.flush.offset.checkpoint.interval.ms"] = "300"
+        if self.flush_ms is not None:
+            told["log.flush.interval.ms"] = str(self.flush_ms)
         if self.retention_bytes is not None:
             told["log.retention.check.interval.ms"] = "400"
         if self.snapshot_bytes is not None:
@@ -68,10 +73,13 @@ def draw_extras(seed: int, nodes: int) -> Extras:
     retention_bytes = chance.choice((None, None, 1_500))
     takes_offsets = chance.random() < 0.5
     balances = chance.random() < 0.4 and nodes >= 5
+    by_interval = chance.random() < 0.1 and nodes > 1
+    flush_ms = chance.choice((20, 200, 2_000))
     return draw_first_extras(seed, nodes)._replace(
         deletes=deletes,
         takes_offsets=takes_offsets,
         balances=balances,
+        flush_ms=flush_ms if by_interval else None,
         retention_bytes=retention_bytes if deletes else None,
     )
 

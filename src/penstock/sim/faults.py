@@ -68,7 +68,8 @@ _UNANNOUNCED = (
     "full_disk",
 )
 UNSYNCED_KINDS = tuple(kind for kind in KINDS if kind not in _UNANNOUNCED)
-"""Where only replication protects (flush.mode=os): what takes down one machine at a time, of which one knows when."""
+"""Where only replication protects (flush.mode os and interval): what takes down one machine at a time, of which one
+knows when."""
 
 
 def draw_rates(chance: random.Random, machines: int, kinds: tuple[str, ...] = KINDS) -> FaultRates:
