@@ -102,7 +102,7 @@ BAD: dict[str, list[Event]] = {
     "undone-deletion": [
         sent("a", 0),
         sent("b", 1),
-        DeleteRecords("o", P, 1, OK),
+        DeleteRecords("o", P, 1, OK, lasts=True),
         Final(P, ((0, "a"), (1, "b"))),
     ],
     "lost-commit": [
@@ -143,11 +143,17 @@ def test_offsets_are_those_of_the_last_transaction_that_may_be_committed() -> No
 
 
 def test_what_lies_below_the_log_start_was_deleted() -> None:
-    told: list[Event] = [sent("a", 0), sent("b", 1), sent("c", 2), sent("r", -1), DeleteRecords("o", P, 1, UNKNOWN)]
+    told: list[Event] = [sent("a", 0), sent("b", 1), sent("c", 2), sent("r", -1)]
+    told.append(DeleteRecords("o", P, 1, UNKNOWN, lasts=False))
     gone = [Final(P, ((1, "b"), (2, "c")), committed, 1) for committed in (False, True)]
     assert check_history(History([*told, *gone])) == []
     lost = [Final(P, ((1, "b"),), False, 1)]
     assert [each.name for each in check_history(History([*told, *lost]))] == ["lost-write"]
+
+
+def test_a_deletion_may_be_undone_by_what_went_wrong_after_it() -> None:
+    told = [sent("a", 0), sent("b", 1), DeleteRecords("o", P, 1, OK, lasts=False), Final(P, ((0, "a"), (1, "b")))]
+    assert check_history(History(told)) == []
 
 
 def test_a_good_history_passes() -> None:

@@ -321,30 +321,33 @@ class LeaderFetcher:
 
     async def _apply(self, asked: dict[Key, FetchPosition], response: FetchResponse) -> None:
         """Appends what came, then waits until this broker may count it."""
-        answered: list[Partition] = []
+        written: list[Partition] = []
+        others_had_a_turn = False
         for topic in response.responses:
             for told in topic.partitions:
                 key = (topic.topic_id, told.partition_index)
                 followed, position = self._followed.get(key), asked.get(key)
                 if followed is not None and position is not None:
-                    answered.append(followed.partition)
-                    generation = followed.partition.log.generation
-                    kind = self._try_apply(followed, position, told)
-                    if kind is Kind.RESTART or followed.partition.log.generation != generation:
+                    partition = followed.partition
+                    generation = partition.log.generation
+                    kind = None
+                    try:
+                        kind = self._apply_one(followed, position, told)
+                    except Exception:  # the edge of a partition: a bug in one must not cost the others their replicas
+                        self._failed(followed)
+                    if partition.follower is not None and partition.position() is None and not partition.lacks_room:
+                        written.append(partition)
+                    if kind is Kind.RESTART or partition.log.generation != generation:
+                        others_had_a_turn = True
                         await asyncio.sleep(0)
-        written = [partition for partition in answered if _waits_for_sync(partition) and partition in self]
+        if others_had_a_turn:  # a partition may have left meanwhile, and one that counts its records wakes nobody
+            written = [partition for partition in written if partition in self and partition.position() is None]
         if written:
             await self._until_counted(written)
 
-    def _try_apply(
-        self, followed: Followed, position: FetchPosition, told: FetchResponse.PartitionData
-    ) -> Kind | None:
-        try:
-            return self._apply_one(followed, position, told)
-        except Exception:  # the edge of a partition: a bug in one must not cost the others their replicas
-            log.exception("%s cannot take what broker %d sent", followed.partition.log.name, self.leader_id)
-            followed.wait(self._broker.clock.monotonic(), self._broker.settings.replica_fetch_backoff_ms / 1000)
-            return None
+    def _failed(self, followed: Followed) -> None:
+        log.exception("%s cannot take what broker %d sent", followed.partition.log.name, self.leader_id)
+        followed.wait(self._broker.clock.monotonic(), self._broker.settings.replica_fetch_backoff_ms / 1000)
 
     def _apply_one(
         self, followed: Followed, position: FetchPosition, told: FetchResponse.PartitionData
@@ -419,10 +422,6 @@ class LeaderFetcher:
             await done
         finally:
             patience.cancel()
-
-
-def _waits_for_sync(partition: Partition) -> bool:
-    return partition.follower is not None and partition.position() is None and not partition.lacks_room
 
 
 def _diverging(told: FetchResponse.PartitionData) -> tuple[int, int] | None:

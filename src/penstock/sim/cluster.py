@@ -274,6 +274,9 @@ class Cluster:
         before = self._progress()
         for member in self._members():
             member.eager = True
+        for client in self.clients:
+            if isinstance(client, DeletingClient):
+                client.is_calm = True
         end = self.world.loop.time() + LIVENESS_S
         while True:
             for client in working:

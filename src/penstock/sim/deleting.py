@@ -46,6 +46,8 @@ class DeletingClient(PipeliningClient):
         """Behind what is known to be written."""
         self.deletions = 0
         """Those that were acknowledged."""
+        self.is_calm = False
+        """Whether faults are over, so that what is acknowledged from now on lasts."""
 
     async def run(self) -> None:
         while not self.stopping and not await self._try(self._make_topic):  # noqa: ASYNC110 - virtual time costs nothing
@@ -88,7 +90,7 @@ class DeletingClient(PipeliningClient):
         offset = self.random.randint(0, self._ends[partition])
         self.world.note(self.name, f"deletes {TOPIC}-{partition[1]} up to {offset}")
         self._on_deleting(partition, offset)
-        outcome = Outcome.UNKNOWN
+        outcome, lasts = Outcome.UNKNOWN, self.is_calm
         try:
             told = (await admin.delete_records({Place(*partition): offset}))[Place(*partition)]
             if not isinstance(told, ClientError):
@@ -96,7 +98,7 @@ class DeletingClient(PipeliningClient):
                 self.deletions += 1
             self.world.note(self.name, f"deleting {TOPIC}-{partition[1]} up to {offset}: {told!r}")
         finally:
-            self.history.add(DeleteRecords(self.name, partition, offset, outcome))
+            self.history.add(DeleteRecords(self.name, partition, offset, outcome, lasts))
 
     def _acknowledged(self, partition: TopicPartition, offset: int) -> None:
         super()._acknowledged(partition, offset)

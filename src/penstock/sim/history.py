@@ -94,12 +94,13 @@ class TransactionOffset(NamedTuple):
 
 
 class DeleteRecords(NamedTuple):
-    """A client asked for everything below `offset` to be deleted."""
+    """A client asked for everything below `offset` to be deleted. `lasts`: nobody loses power after it."""
 
     client: str
     partition: TopicPartition
     offset: int
     outcome: Outcome
+    lasts: bool
 
 
 class Final(NamedTuple):
