@@ -279,9 +279,9 @@ class Cluster:
                 client.is_calm = True
         end = self.world.loop.time() + LIVENESS_S
         while True:
-            for client in working:
-                if client.done():
-                    client.result()
+            for work in working:
+                if work.done():
+                    work.result()
             stuck = [name for name, done in self._progress().items() if done <= before[name]]
             if not stuck:
                 break
