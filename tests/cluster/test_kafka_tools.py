@@ -24,7 +24,8 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=4) as running:
+    # What tools are asked for here the controller would do by itself a few seconds after its election.
+    with Cluster(brokers=4, settings={"auto.leader.rebalance.enable": "false"}) as running:
         yield running
 
 
