@@ -3,20 +3,17 @@
 Unlike there, a plan is begun and not waited for, so that plans and drains meet the moves of others.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.client.admin import Admin
 from penstock.client.admin.cluster_image import look
-from penstock.client.errors import ClientError
 from penstock.client.types import TopicPartition
 from penstock.controller.balance import plan_balance, plan_drain
 from penstock.controller.reassignment import Reassignment
 from penstock.metadata.image import DRAINED_BROKERS, MetadataImage
-from penstock.sim.clients import Client
-from penstock.sim.clock import SimClock, SimRng
 from penstock.sim.history import History
+from penstock.sim.operator import AdminClient
 
 if TYPE_CHECKING:
     from penstock.sim.world import World
@@ -49,25 +46,14 @@ async def cancel_drain(admin: Admin, broker: int) -> str:
     return "done"
 
 
-class BalancingClient(Client):
+class BalancingClient(AdminClient):
+    changes_per_s = 1.0
+
     def __init__(
         self, world: "World", history: History, name: str, bootstrap: Sequence[str], brokers: Sequence[int]
     ) -> None:
         super().__init__(world, history, name, bootstrap)
         self._brokers = list(brokers)
-        self._rng = SimRng(f"{world.seed}:{name}:rng")
-
-    async def run(self) -> None:
-        while not self.stopping:
-            try:
-                clock = SimClock(self.world.loop)
-                async with Admin(
-                    self._bootstrap, client_id=self.name, timeout_ms=5_000, clock=clock, rng=self._rng
-                ) as admin:
-                    await self._change_something(admin)
-            except (ClientError, OSError) as error:
-                self.world.note(self.name, f"failed: {type(error).__name__}")
-            await asyncio.sleep(self.random.expovariate(1.0))
 
     async def _change_something(self, admin: Admin) -> None:
         what, broker = (

@@ -24,7 +24,34 @@ if TYPE_CHECKING:
     from penstock.sim.world import World
 
 
-class OperatingClient(Client):
+class AdminClient(Client):
+    """Asks for one change after the other, whether they are refused or not; each with a client of its own."""
+
+    changes_per_s: float
+
+    def __init__(self, world: "World", history: History, name: str, bootstrap: Sequence[str]) -> None:
+        super().__init__(world, history, name, bootstrap)
+        self._rng = SimRng(f"{world.seed}:{name}:rng")
+
+    async def run(self) -> None:
+        while not self.stopping:
+            try:
+                clock = SimClock(self.world.loop)
+                async with Admin(
+                    self._bootstrap, client_id=self.name, timeout_ms=5_000, clock=clock, rng=self._rng
+                ) as admin:
+                    await self._change_something(admin)
+            except (ClientError, OSError) as error:
+                self.world.note(self.name, f"failed: {type(error).__name__}")
+            await asyncio.sleep(self.random.expovariate(self.changes_per_s))
+
+    async def _change_something(self, admin: Admin) -> None:
+        raise NotImplementedError
+
+
+class OperatingClient(AdminClient):
+    changes_per_s = 0.5
+
     def __init__(
         self,
         world: "World",
@@ -41,19 +68,6 @@ class OperatingClient(Client):
         self._partitions = [TopicPartition(topic, index) for index in range(partitions)]
         self._brokers = list(brokers)
         self._voters = list(voters)
-        self._rng = SimRng(f"{world.seed}:{name}:rng")
-
-    async def run(self) -> None:
-        while not self.stopping:
-            try:
-                clock = SimClock(self.world.loop)
-                async with Admin(
-                    self._bootstrap, client_id=self.name, timeout_ms=5_000, clock=clock, rng=self._rng
-                ) as admin:
-                    await self._change_something(admin)
-            except (ClientError, OSError) as error:
-                self.world.note(self.name, f"failed: {type(error).__name__}")
-            await asyncio.sleep(self.random.expovariate(0.5))
 
     async def _change_something(self, admin: Admin) -> None:
         partition = self.random.choice(self._partitions)
