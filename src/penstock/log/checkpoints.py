@@ -67,10 +67,14 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
 
 def encode_offsets(offsets: Iterable[tuple[str, int]]) -> bytes:
     """Kafka's offset checkpoint from offsets by directory name: version, count, `topic partition offset` lines."""
+    return _encode_by_name(offsets)
+
+
+def _encode_by_name(values: Iterable[tuple[str, int | str]]) -> bytes:
     lines = []
-    for name, offset in offsets:
+    for name, value in values:
         topic, _, partition = name.rpartition("-")
-        lines.append(f"{topic} {partition} {offset}")
+        lines.append(f"{topic} {partition} {value}")
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 
@@ -96,11 +100,7 @@ def read_offsets(disk: Disk, path: str) -> Mapping[str, int]:
 
 def encode_topic_ids(ids: Iterable[tuple[str, bytes]]) -> bytes:
     """Our own, in the form of Kafka's offset checkpoints: `topic partition topic_id` lines."""
-    lines = []
-    for name, topic_id in ids:
-        topic, _, partition = name.rpartition("-")
-        lines.append(f"{topic} {partition} {format_uuid(topic_id)}")
-    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+    return _encode_by_name((name, format_uuid(topic_id)) for name, topic_id in ids)
 
 
 def read_topic_ids(disk: Disk, path: str) -> dict[str, bytes]:
