@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,9 @@ class Node:
         self._clock = clock or SystemClock()
         self._rng = rng or SystemRng()
         self.peers = Peers(f"penstock-{settings.node_id}")
-        self._loop_watch = LoopWatch(self._clock.monotonic)
+        # A world with a clock of its own is the same each time it is run; the processor's time is not.
+        cpu_seconds = time.thread_time if clock is None else lambda: 0.0
+        self._loop_watch = LoopWatch(self._clock.monotonic, cpu_seconds)
         self._is_composed = False
         self._locks: list[DirectoryLock] = []
         self._pool = IoPool(settings.io_threads)
