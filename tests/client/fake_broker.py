@@ -56,9 +56,17 @@ class PartitionModel:
 class FakeBroker:
     """`decide(topic, partition)` may name an error to answer with instead of appending."""
 
-    def __init__(self, partitions: int = 1, *, max_batch_bytes: int = 2**31) -> None:
+    def __init__(
+        self,
+        partitions: int = 1,
+        *,
+        max_batch_bytes: int = 2**31,
+        too_large: ErrorCode = ErrorCode.MESSAGE_TOO_LARGE,
+    ) -> None:
         self.partitions = [PartitionModel() for _ in range(partitions)]
         self.max_batch_bytes = max_batch_bytes
+        self.too_large = too_large
+        self.answers_gaps_with = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         self.refuse: Callable[[int], int] = lambda partition: 0
         self.requests: list[ProduceRequest] = []
         self.next_producer_id = 100
@@ -72,12 +80,15 @@ class FakeBroker:
                 assert isinstance(partition.records, bytearray)
                 code, offset = self.refuse(partition.index), -1
                 if not code and len(partition.records) > self.max_batch_bytes:
-                    code = ErrorCode.MESSAGE_TOO_LARGE
+                    code = self.too_large
                 if not code:
                     code, offset = self.partitions[partition.index].append(bytearray(partition.records))
+                why = None
+                if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                    code, why = self.answers_gaps_with, "nothing was written"
                 responses.append(
                     ProduceResponse.PartitionProduceResponse(
-                        index=partition.index, error_code=code, base_offset=offset
+                        index=partition.index, error_code=code, base_offset=offset, error_message=why
                     )
                 )
         answered = ProduceResponse.TopicProduceResponse(topic_id=TOPIC_ID, partition_responses=responses)

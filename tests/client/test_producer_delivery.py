@@ -92,6 +92,60 @@ def test_every_record_once_and_in_order(
     run_virtual(scenario())
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    break_chance=st.sampled_from([0.0, 0.1, 0.4]),
+    refuse_chance=st.sampled_from([0.1, 0.3, 0.6]),
+    forget_chance=st.sampled_from([0.0, 0.2, 0.4]),
+    in_flight=st.integers(1, 5),
+    timeout_ms=st.sampled_from([50, 300, 2_000, 60_000]),
+    is_young=st.booleans(),
+)
+def test_what_fails_doubles_nothing_behind_it(
+    seed: int,
+    break_chance: float,
+    refuse_chance: float,
+    forget_chance: float,
+    in_flight: int,
+    timeout_ms: int,
+    is_young: bool,
+) -> None:
+    """Records are refused or given up, before a leader that is new, or that forgets a producer which is silent. (It
+    takes any sequence then, also the second one of two.)"""
+    rng = Random(seed)
+
+    async def scenario() -> None:
+        broker = FakeBroker(max_batch_bytes=4096)
+        broker.refuse = Refusals(rng, refuse_chance, [*RETRIABLE, *[ErrorCode.INVALID_RECORD] * 2])
+        if is_young:
+            broker.answers_gaps_with = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        cluster = FakeCluster(broker, rng, break_chance=break_chance)
+        producer = await started(
+            cluster, batch_bytes=90, max_in_flight=in_flight, linger_ms=0, delivery_timeout_ms=timeout_ms
+        )
+        sent = []
+        for number in range(rng.randrange(5, 80)):
+            value = b"%d" % number + bytes(rng.randrange(40))
+            sent.append((value, await producer.send(TOPIC, value)))
+            if rng.random() < 0.2:
+                await asyncio.sleep(rng.random() * 0.1)
+            if rng.random() < forget_chance:
+                await producer.flush()
+                broker.partitions[0].producers.clear()
+        await producer.flush()
+        values = broker.partitions[0].values
+        in_order = [value for value, _ in sent if value in set(values)]
+        assert (sorted(values) == sorted(in_order)) if forget_chance else (values == in_order)
+        for value, future in sent:
+            if future.exception() is None:
+                assert values[future.result().offset] == value
+        assert producer.buffered_bytes == 0
+        await producer.stop()
+
+    run_virtual(scenario())
+
+
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_without_idempotence_records_may_double_but_keep_their_order(seed: int) -> None:
@@ -115,7 +169,7 @@ def test_without_idempotence_records_may_double_but_keep_their_order(seed: int) 
 
 
 def test_a_batch_given_up_leaves_no_hole_for_the_next_ones() -> None:
-    """The broker proves that a batch was not written; then it goes out under a new epoch, with no duplicate."""
+    """They begin a new epoch, whether it was written or not."""
 
     async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
         await producer.send_and_wait(TOPIC, b"first")
@@ -133,7 +187,7 @@ def test_a_batch_given_up_leaves_no_hole_for_the_next_ones() -> None:
     with_producer(body, delivery_timeout_ms=2_000)
 
 
-def test_an_expired_batch_that_was_written_after_all_needs_no_new_epoch() -> None:
+def test_an_expired_batch_that_was_written_after_all_is_not_doubled() -> None:
     async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
         await producer.send_and_wait(TOPIC, b"first")
         connection = await cluster.connection(1)
@@ -147,7 +201,105 @@ def test_an_expired_batch_that_was_written_after_all_needs_no_new_epoch() -> Non
             await lost
         await producer.send_and_wait(TOPIC, b"second")
         assert broker.partitions[0].values == [b"first", b"written, but nobody heard", b"second"]
-        assert next(iter(broker.partitions[0].producers.values()))[0] == 0
+
+    with_producer(body, delivery_timeout_ms=2_000)
+
+
+def refuse_once(code: ErrorCode) -> Callable[[int], int]:
+    codes = [code]
+    return lambda _: codes.pop() if codes else ErrorCode.NONE
+
+
+def test_a_batch_behind_a_refused_one_needs_no_word_of_a_leader_that_is_new() -> None:
+    """Such a leader does not say that a sequence has a hole, only: try again."""
+
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        broker.answers_gaps_with = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await producer.send_and_wait(TOPIC, b"first")
+        connection = await cluster.connection(1)
+        connection.held = True
+        bad = await producer.send(TOPIC, b"bad")
+        await asyncio.sleep(0.1)  # virtual: until it is on its way
+        behind = await producer.send(TOPIC, b"behind")
+        await asyncio.sleep(0.1)
+        broker.refuse = refuse_once(ErrorCode.INVALID_RECORD)
+        connection.held = False
+        connection.answer_next()
+        connection.answer_next()
+        with pytest.raises(RecordRefused):
+            await bad
+        assert (await asyncio.wait_for(behind, 1)).offset == 1
+        assert broker.partitions[0].values == [b"first", b"behind"]
+
+    with_producer(body)
+
+
+async def refused_by_who_forgot(
+    producer: Producer, broker: FakeBroker, cluster: FakeCluster, code: ErrorCode
+) -> list[asyncio.Future[Any]]:
+    """Two batches go to a leader that has forgotten the producer: the first is refused; the second is written, since
+    any first sequence is taken, and its answer is lost."""
+    await producer.send_and_wait(TOPIC, b"first")
+    broker.partitions[0].producers.clear()
+    connection = await cluster.connection(1)
+    connection.held = True
+    sent = []
+    for value in (b"refused", b"behind"):
+        sent.append(await producer.send(TOPIC, value))
+        await asyncio.sleep(0.1)  # virtual: until it is on its way
+    broker.refuse = refuse_once(code)
+    connection.answer_next()
+    broker.produce(connection.waiting[0][0])
+    connection.lose()
+    return sent
+
+
+def test_a_batch_behind_a_refused_one_may_be_written() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        refused, behind = await refused_by_who_forgot(producer, broker, cluster, ErrorCode.INVALID_RECORD)
+        with pytest.raises(RecordRefused):
+            await refused
+        assert (await behind).offset == 1
+        assert broker.partitions[0].values == [b"first", b"behind"]
+
+    with_producer(body)
+
+
+def test_a_batch_behind_one_that_lost_its_place_may_be_written() -> None:
+    """The first one may be tried again: it is out of order then, behind the other one."""
+
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        again, behind = await refused_by_who_forgot(producer, broker, cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
+        assert [(await again).offset, (await behind).offset] == [2, 1]
+        assert broker.partitions[0].values == [b"first", b"behind", b"refused"]
+
+    with_producer(body)
+
+
+def test_what_follows_a_batch_refused_when_sent_again_needs_no_word_of_a_leader_that_is_new() -> None:
+    """It may be written since its first try, so its number is not free; the broker would say: try again."""
+
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        broker.answers_gaps_with = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await producer.send_and_wait(TOPIC, b"first")
+        codes = [ErrorCode.INVALID_RECORD, ErrorCode.REQUEST_TIMED_OUT]
+        broker.refuse = lambda _: codes.pop() if codes else ErrorCode.NONE
+        with pytest.raises(RecordRefused):
+            await producer.send_and_wait(TOPIC, b"bad")
+        assert (await asyncio.wait_for(producer.send_and_wait(TOPIC, b"second"), 1)).offset == 1
+
+    with_producer(body)
+
+
+def test_what_follows_a_batch_given_up_needs_no_word_of_a_leader_that_is_new() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        broker.answers_gaps_with = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await producer.send_and_wait(TOPIC, b"first")
+        broker.refuse = lambda _: ErrorCode.NOT_ENOUGH_REPLICAS
+        with pytest.raises(DeliveryTimedOut):
+            await producer.send_and_wait(TOPIC, b"lost")
+        broker.refuse = lambda _: ErrorCode.NONE
+        assert (await producer.send_and_wait(TOPIC, b"second")).offset == 1
 
     with_producer(body, delivery_timeout_ms=2_000)
 
@@ -189,7 +341,10 @@ def test_a_refused_record_does_not_cost_an_epoch() -> None:
     with_producer(body)
 
 
-def test_a_batch_too_large_for_the_broker_is_sent_in_halves() -> None:
+@pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE])
+def test_a_batch_too_large_for_the_broker_is_sent_in_halves(code: ErrorCode) -> None:
+    """Larger than max.message.bytes, or than a segment."""
+
     async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
         values = [bytes([number]) * 50 for number in range(40)]
         futures = [await producer.send(TOPIC, value) for value in values]
@@ -198,7 +353,7 @@ def test_a_batch_too_large_for_the_broker_is_sent_in_halves() -> None:
         assert [future.result().offset for future in futures] == list(range(40))
         assert producer.buffered_bytes == 0
 
-    with_producer(body, broker=FakeBroker(max_batch_bytes=400))
+    with_producer(body, broker=FakeBroker(max_batch_bytes=400, too_large=code))
 
 
 def test_a_single_record_too_large_for_the_broker_fails() -> None:

@@ -54,13 +54,26 @@ async def list_known_offsets(
     if any(cluster.metadata.leader_of(*tp) == NO_LEADER for tp in wanted):
         cluster.interest.update(tp.topic for tp in wanted)
         await cluster.refresh()
-    leaders = {cluster.metadata.leader_of(*tp) for tp in wanted} - {NO_LEADER}
 
-    async def ask(leader: int) -> None:
-        led = {tp: at for tp, at in wanted.items() if tp not in found and cluster.metadata.leader_of(*tp) == leader}
-        await _ask(cluster, leader, led, READ_UNCOMMITTED, found)
+    async def ask(tps: list[TopicPartition]) -> None:
+        """Whoever leads them by now: one broker at first."""
+        by_leader = _by_leader(cluster, [tp for tp in tps if tp not in found])
+        leaderless = by_leader.pop(NO_LEADER, [])
+        asking = [
+            _ask(cluster, leader, {tp: wanted[tp] for tp in led}, READ_UNCOMMITTED, found)
+            for leader, led in by_leader.items()
+        ]
+        results = await asyncio.gather(*asking, return_exceptions=True)  # none may find anything once this is over
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if leaderless:
+            errors.append(_no_leader(cluster, leaderless[0]))
+        if errors:
+            cluster.request_refresh()
+            raise errors[0]
 
-    asking = [retry(partial(ask, leader), cluster.options, timeout_ms) for leader in leaders]
+    by_leader = _by_leader(cluster, wanted)
+    by_leader.pop(NO_LEADER, None)
+    asking = [retry(partial(ask, tps), cluster.options, timeout_ms) for tps in by_leader.values()]
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await asyncio.gather(*asking, return_exceptions=True)
@@ -69,18 +82,22 @@ async def list_known_offsets(
     return found
 
 
+def _by_leader(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+    for tp in partitions:
+        by_leader[cluster.metadata.leader_of(*tp)].append(tp)
+    return by_leader
+
+
 async def group_by_leader(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
     """Partitions by the broker that leads them; raises a retriable error where none is known."""
     wanted = list(partitions)
     if any(cluster.metadata.leader_of(*tp) == NO_LEADER for tp in wanted):
         cluster.interest.update(tp.topic for tp in wanted)
         await cluster.refresh()
-    by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-    for tp in wanted:
-        leader = cluster.metadata.leader_of(*tp)
-        if leader == NO_LEADER:
-            raise _no_leader(cluster, tp)
-        by_leader[leader].append(tp)
+    by_leader = _by_leader(cluster, wanted)
+    if NO_LEADER in by_leader:
+        raise _no_leader(cluster, by_leader[NO_LEADER][0])
     return by_leader
 
 

@@ -43,6 +43,7 @@ class ProducerBatch:
         "epoch",
         "futures",
         "identity_changes",
+        "may_be_written",
         "number",
         "partition",
         "parts",
@@ -71,6 +72,7 @@ class ProducerBatch:
         self.number = 0  # in the order in which the batches of its partition were first sent
         self.attempts = 0
         self.identity_changes = 0
+        self.may_be_written = False  # under the number it has
         self.done = False
 
     @property
@@ -110,6 +112,7 @@ class ProducerBatch:
     def stamp(self, producer_id: int, epoch: int, sequence: int) -> None:
         """Makes the batch the next one of an idempotent producer."""
         assert self.data is not None
+        self.may_be_written = False
         self.producer_id, self.epoch, self.sequence = producer_id, epoch, sequence
         _PRODUCER.pack_into(self.data, _PRODUCER_POSITION, producer_id, epoch, sequence)
         patch_crc(self.data, 0, len(self.data))

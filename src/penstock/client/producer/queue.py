@@ -3,8 +3,9 @@
 Hard rules:
 - Batches leave in the order in which their records came, and so do retries. While anything waits to be sent again,
   nothing new is sent, and retries go out one at a time after everything in flight is answered.
-- A sequence number belongs to one batch. It is given anew only under a higher epoch, after the broker said that
-  it did not write the batch.
+- A sequence number belongs to one batch. It is free again if the broker refused that batch for good, never wrote it,
+  and none has a later one. Otherwise numbers are given anew only under a higher epoch, when no batch that waits may
+  be written.
 - No more than `max_inflight` batches lie between the oldest unanswered one and the newest, both counted, however many
   of them are answered: a broker remembers five, and takes what it has forgotten for one that was never written.
 - The first batch of an identity travels alone: a broker that knows nothing of a producer takes any first sequence,
@@ -24,7 +25,9 @@ class PartitionQueue:
     __slots__ = (
         "epoch",
         "established",
+        "has_hole",
         "inflight",
+        "lost_place",
         "next_sequence",
         "open",
         "partition",
@@ -50,11 +53,18 @@ class PartitionQueue:
         self.epoch = -1
         self.next_sequence = 0
         self.restart_sequence = False
+        self.has_hole = False
+        self.lost_place = False
         self.established = True
 
     @property
     def is_empty(self) -> bool:
         return self.open is None and not self.ready and not self.inflight and not self.retries
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether nothing that has a number waits for the broker's word."""
+        return not self.inflight and not self.retries
 
     def close_open(self, codec: int) -> None:
         """The open batch takes no more records and waits to be sent."""
@@ -82,7 +92,8 @@ class PartitionQueue:
         if self.retries:
             if identity is not None and self.restart_sequence:
                 self._restart(identity)
-            batch = self.retries.popleft()
+            batch = self.next_again
+            self.retries.remove(batch)
         else:
             if not self.ready:
                 self.close_open(codec)
@@ -95,6 +106,12 @@ class PartitionQueue:
         self.inflight.append(batch)
         return batch
 
+    @property
+    def next_again(self) -> ProducerBatch:
+        """The first, unless the broker will not have it where it stands: then the first that may be written."""
+        doubtful = (batch for batch in self.retries if batch.may_be_written)
+        return next(doubtful, self.retries[0]) if self.lost_place else self.retries[0]
+
     def _assign(self, batch: ProducerBatch, identity: ProducerIdentity) -> None:
         if self.restart_sequence and not self.inflight:
             self._restart(identity)
@@ -105,7 +122,7 @@ class PartitionQueue:
 
     def _begin(self, identity: ProducerIdentity) -> None:
         self.producer_id, self.epoch, self.next_sequence = identity.producer_id, identity.epoch, 0
-        self.established = False
+        self.established = self.has_hole = self.lost_place = False
 
     def _restart(self, identity: ProducerIdentity) -> None:
         """A new epoch: whatever waits to be sent again was not written, and gets new numbers from 0."""
@@ -143,11 +160,32 @@ class PartitionQueue:
         return all(self._position(other) > position for other in others)
 
     def refused(self, batch: ProducerBatch) -> None:
-        """The broker refused for good. If nothing was numbered behind it, its numbers are free again."""
-        nothing_behind = not self.inflight and not self.retries
+        """The broker refused for good. If nothing was numbered behind it, its numbers are free again; not those of a
+        batch whose earlier try may have been written."""
+        if batch.sequence < 0:
+            return
         end = (batch.sequence + batch.record_count) & _SEQUENCE_MASK
-        if batch.sequence >= 0 and batch.attempts == 1 and nothing_behind and end == self.next_sequence:
+        if self.is_decided and end == self.next_sequence and not batch.may_be_written:
             self.next_sequence = batch.sequence
+        else:
+            self.given_up(batch)
+
+    def given_up(self, batch: ProducerBatch) -> None:
+        """It failed, and its numbers are lost: what has later ones may not fit where it stands."""
+        if batch.sequence >= 0:
+            self.has_hole = True
+
+    def out_of_place(self, batch: ProducerBatch) -> None:
+        """The broker does not take it where it stands, and did not write it."""
+        batch.may_be_written = False
+        if self.is_first(batch):
+            self.has_hole = self.lost_place = True
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether there is a hole, and a new epoch behind it doubles nothing. What the broker says of a batch says
+        nothing of those behind it: if it has forgotten the producer, it takes any sequence, also theirs."""
+        return self.has_hole and not self.inflight and not any(batch.may_be_written for batch in self.retries)
 
     def take_expired(self, now: float) -> list[ProducerBatch]:
         """Batches whose delivery time is over, out of those not in flight; they leave the queue."""

@@ -2,9 +2,13 @@
 
 Hard rules:
 - At most `max_in_flight` requests per broker, and batches per partition; one batch per partition in a request.
-- A batch whose fate is unknown (lost connection, timeout) is sent again unchanged: the broker knows its sequence
-  and answers a duplicate with the first offset. OUT_OF_ORDER_SEQUENCE_NUMBER for the first undecided batch is the
-  proof that it was not written; only then may it get a new number, under a higher epoch.
+- A batch whose fate is unknown (lost connection, timeout, a leader that resigned) is sent again unchanged: the broker
+  knows its sequence and answers a duplicate with the first offset. OUT_OF_ORDER_SEQUENCE_NUMBER is the proof that it
+  was not written.
+- A new epoch, with new numbers, begins when the first undecided batch is out of order, and unasked behind one that
+  failed: nobody says whether there is a hole (a leader that is new asks to try again instead), and a late write of
+  the old epoch is refused. But only once nothing is in flight and nothing that waits may be written: such a batch
+  goes out unchanged first, and the broker's word decides.
 """
 
 import asyncio
@@ -35,6 +39,7 @@ _MAX_IDENTITY_CHANGES = 5
 _LOST_PLACE = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
+_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _STALE_METADATA = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -102,6 +107,7 @@ class Sender:
             return
         now = self._loop.time()
         self._expire(now)
+        self._restart_behind_holes()
         if self.identity is not None and not self.identity.known:
             self._obtain_identity(now)
             return
@@ -257,6 +263,7 @@ class Sender:
             queue.answered(batch)
             result = results.get((queue.topic, queue.partition))
             if result is None:
+                batch.may_be_written = True
                 self._again(queue, batch, broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             else:
                 self._decide(queue, batch, result)
@@ -273,39 +280,44 @@ class Sender:
         error = broker_error(code, result.error_message, what=f"{queue.topic}-{queue.partition}")
         if code in _LOST_PLACE and self.identity is not None:
             self._lost_place(queue, batch, error)
-        elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
+        elif code in _TOO_LARGE and batch.record_count > 1:
             self._split(queue, batch)
         elif error.retriable:
             if code in _STALE_METADATA:
                 self._cluster.request_refresh()
+            batch.may_be_written |= not _was_turned_away(result)
             self._again(queue, batch, error)
         else:
             queue.refused(batch)
             self._fail(queue, batch, error)
 
     def _lost_place(self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError) -> None:
+        queue.out_of_place(batch)
+        if queue.lost_place and batch.identity_changes >= _MAX_IDENTITY_CHANGES:
+            queue.given_up(batch)
+            self._fail(queue, batch, error)
+        else:
+            self._again(queue, batch, error)
+
+    def _begin_epoch(self, queue: PartitionQueue) -> None:
+        """What is sent next to this partition is the first of a new sequence."""
         assert self.identity is not None
-        if queue.is_first(batch) and not queue.restart_sequence:
-            if batch.identity_changes >= _MAX_IDENTITY_CHANGES:
-                self._fail(queue, batch, error)
-                return
-            self.identity.move_past(batch.producer_id, batch.epoch)
-            queue.restart_sequence = True
-            log.info("%s-%d: starting a new sequence (%s)", queue.topic, queue.partition, error)
-        self._again(queue, batch, error)
+        self.identity.move_past(queue.producer_id, queue.epoch)
+        queue.restart_sequence = True
 
     def _lost(self, sent: _Sent, error: ClientError) -> None:
         """No answer: the batches may or may not be written."""
         self._cluster.request_refresh()
         for queue, batch in sent:
             queue.answered(batch)
+            batch.may_be_written = True
             self._again(queue, batch, error)
         self.wake()
 
     def _again(self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError) -> None:
         now = self._loop.time()
         if self._stopped or batch.deadline <= now:
-            self._fail(queue, batch, _too_late(batch, error))
+            self._give_up(queue, batch, error)
             return
         delay = min(1.0, self._backoff_s * 2 ** min(batch.attempts - 1, 8))
         queue.send_again([batch], now + delay * self._cluster.options.rng.uniform(0.8, 1.2))
@@ -313,7 +325,7 @@ class Sender:
     def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         halves = batch.split(self._options.codec)
         for half in halves:
-            half.attempts = batch.attempts
+            half.attempts, half.may_be_written = batch.attempts, batch.may_be_written
             self._accumulator.reserve(half)
         self._accumulator.release(batch)
         queue.send_again(halves, 0.0)
@@ -326,6 +338,10 @@ class Sender:
         self._accumulator.release(batch)
         self._accumulator.leave(queue)
 
+    def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError | None) -> None:
+        queue.given_up(batch)
+        self._fail(queue, batch, _too_late(batch, error))
+
     def _fail(self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError) -> None:
         log.warning("%d records for %s-%d not delivered: %s", batch.record_count, batch.topic, batch.partition, error)
         batch.fail(error)
@@ -337,7 +353,13 @@ class Sender:
     def _expire(self, now: float) -> None:
         for queue in list(self._accumulator.active):
             for batch in queue.take_expired(now):
-                self._fail(queue, batch, _too_late(batch, None))
+                self._give_up(queue, batch, None)
+
+    def _restart_behind_holes(self) -> None:
+        for queue in self._accumulator.active:
+            if queue.may_restart and not queue.restart_sequence:
+                log.info("%s-%d: starting a new sequence", queue.topic, queue.partition)
+                self._begin_epoch(queue)
 
     def _fail_everything(self, error: ClientError) -> None:
         for queue in list(self._accumulator.active):
@@ -358,13 +380,19 @@ class Sender:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def _was_turned_away(result: Any) -> bool:
+    """Whether nothing was written, though it may be tried again. Those whose records were written, and who wait for
+    other replicas when the leader resigns, are told the same, but without an explanation."""
+    return result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and result.error_message is not None
+
+
 def _soonest_deadline(queue: PartitionQueue) -> float:
     heads = [batch.deadline for batch in (queue.open, *queue.ready, *queue.retries) if batch is not None]
     return min(heads, default=NEVER)
 
 
 def _next_size(queue: PartitionQueue) -> int:
-    batch = queue.retries[0] if queue.retries else queue.ready[0] if queue.ready else queue.open
+    batch = queue.next_again if queue.retries else queue.ready[0] if queue.ready else queue.open
     assert batch is not None
     return len(batch.data) if batch.data is not None else batch.size_bytes
 
