@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from penstock.controller.balance import decide_balance, plan_drain
+from penstock.controller.balance import plan_drain
 from penstock.controller.brokers import Registration, decide_register_broker, decide_unregister_broker
 from penstock.controller.configs import Change, Op, Resource, decide_incremental_alter_configs
 from penstock.controller.decision import Decision, View
@@ -33,6 +33,7 @@ from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ids import TopicPartition
 from penstock.wire.generated.records_metadata import PartitionChangeRecord
 from penstock.wire.records import decode_metadata_record, encode_metadata_record
+from tests.controller.balancing import decide_balance
 from tests.controller.cluster import Cluster, directory
 
 BROKERS = (1, 2, 3, 4, 5)

@@ -2,15 +2,19 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.controller.balance import decide_balance, plan_balance, plan_drain, undrainable
+from penstock.controller import balance
+from penstock.controller.balance import plan_balance, plan_drain, undrainable
+from penstock.controller.better_places import BetterPlaces
 from penstock.controller.brokers import decide_unregister_broker
 from penstock.controller.internal_topics import decide_grow_internal_topics
 from penstock.controller.placement import Place, plan_spread
 from penstock.controller.reassignment import Reassignment, decide_alter_reassignments, ongoing_reassignments
 from penstock.controller.topics import NewTopic
+from tests.controller.balancing import decide_balance
 from tests.controller.cluster import Cluster, directory
 from tests.controller.test_topics import create
 
@@ -71,6 +75,12 @@ def loads(cluster: Cluster) -> tuple[Counter[int], Counter[int]]:
     states = [state for topic in cluster.image.topics.values() for state in topic.partitions]
     replicas = Counter(replica for state in states for replica in state.replicas)
     return replicas, Counter(state.replicas[0] for state in states)
+
+
+def remove(cluster: Cluster, broker: int) -> None:
+    """Without a drain: partitions go on naming it."""
+    cluster.fence(broker)
+    cluster.run(lambda view: decide_unregister_broker(view, broker, cluster.settings))
 
 
 def test_a_broker_that_joined_gets_its_share() -> None:
@@ -135,12 +145,37 @@ def test_partitions_of_a_broker_that_is_down_are_left_alone() -> None:
 def test_what_a_removed_broker_held_goes_elsewhere() -> None:
     cluster = Cluster(4)
     create(cluster, NewTopic("a", 12, 3))
-    cluster.fence(4)
-    cluster.run(lambda view: decide_unregister_broker(view, 4, cluster.settings))
+    remove(cluster, 4)
     assert loads(cluster)[0][4] == 9
     while moves := plan_balance(cluster.image, 5):
         carry_out(cluster, moves)
     assert loads(cluster)[0] == {1: 12, 2: 12, 3: 12}
+
+
+def test_what_a_removed_broker_held_stays_where_there_is_no_other() -> None:
+    """Nothing is begun that is refused, nothing is said to be on its way, and it goes on when there is a broker."""
+    cluster = Cluster(3)
+    create(cluster, NewTopic("a", 6, 3), NewTopic("b", assignments=dict.fromkeys(range(4), (1, 2))))
+    remove(cluster, 3)
+    moves = plan_balance(cluster.image, 20)
+    assert {move.topic for move in moves} == {"b"}, "where leaderships are uneven"
+    assert cluster.run(lambda view: decide_balance(view.image, cluster.settings, 20)) == len(moves)
+    assert plan_balance(cluster.image, 20) == []
+    assert cluster.run(lambda view: decide_balance(view.image, cluster.settings, 20)) == 0
+    assert len(list(undrainable(cluster.image, [3]))) == 6
+    cluster.register(4, directories=(directory(40),))
+    while moves := plan_balance(cluster.image, 5):
+        carry_out(cluster, moves)
+    assert loads(cluster)[0][3] == 0
+
+
+def test_a_removed_broker_goes_before_a_drained_one() -> None:
+    cluster = Cluster(5)
+    create(cluster, NewTopic("a", assignments={0: (4, 3, 1)}))
+    remove(cluster, 3)
+    remove(cluster, 5)
+    [move] = plan_balance(cluster.image, 5, leaving=[4])
+    assert set(move.replicas or ()) == {1, 2, 4}
 
 
 def test_what_is_on_its_way_to_a_drained_broker_is_sent_elsewhere() -> None:
@@ -154,6 +189,47 @@ def test_what_is_on_its_way_to_a_drained_broker_is_sent_elsewhere() -> None:
     assert len(cluster.partition().replicas) == 3
 
 
+def begin(cluster: Cluster, *moves: Reassignment) -> None:
+    cluster.run(lambda view: decide_alter_reassignments(view.image, moves, cluster.settings))
+
+
+def test_what_is_on_its_way_to_a_removed_broker_is_sent_elsewhere() -> None:
+    """It would never arrive, and nothing else would be moved for waiting."""
+    cluster = Cluster(3)
+    create(cluster, NewTopic("a", 8, 3))
+    cluster.register(4, directories=(directory(40),))
+    assert cluster.run(lambda view: decide_balance(view.image, cluster.settings, 4)) == 4
+    remove(cluster, 4)
+    cluster.register(5, directories=(directory(50),))
+    rounds = 0
+    while cluster.run(lambda view: decide_balance(view.image, cluster.settings, 4)):
+        assert len(list(ongoing_reassignments(cluster.image))) <= 4
+        carry_out(cluster, [])
+        rounds += 1
+        assert rounds < 10
+    assert loads(cluster)[0] == {1: 6, 2: 6, 3: 6, 5: 6}
+
+
+def test_what_cannot_be_sent_elsewhere_holds_nothing_up() -> None:
+    cluster = Cluster(4)
+    create(cluster, NewTopic("a", assignments={0: (1, 2, 3)}), NewTopic("b", assignments={0: (1,), 1: (1,), 2: (1,)}))
+    begin(cluster, Reassignment("a", 0, (1, 2, 4)))
+    remove(cluster, 4)
+    cluster.fence(3)
+    assert cluster.run(lambda view: decide_balance(view.image, cluster.settings, 1)) == 1
+    assert cluster.partition("a").adding_replicas == (4,)
+    assert cluster.partition("b").adding_replicas == (2,)
+
+
+def test_a_drain_sends_elsewhere_what_leaves_for_a_removed_broker() -> None:
+    cluster = Cluster(5)
+    create(cluster, NewTopic("a", assignments={0: (1, 2, 3)}))
+    begin(cluster, Reassignment("a", 0, (1, 2, 4)))
+    remove(cluster, 4)
+    carry_out(cluster, plan_drain(cluster.image, [3], 5))
+    assert set(cluster.partition().replicas) == {1, 2, 5}
+
+
 def test_the_clock_moves_a_bounded_number() -> None:
     cluster = Cluster(3)
     create(cluster, NewTopic("a", 12, 3))
@@ -161,6 +237,53 @@ def test_the_clock_moves_a_bounded_number() -> None:
     for _ in range(2):
         assert cluster.run(lambda view: decide_balance(view.image, cluster.settings, 4)) == 4
         assert len(list(ongoing_reassignments(cluster.image))) <= 4
+
+
+def test_a_plan_pauses_and_weighs_only_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million partitions would keep whoever plans for seconds, and most of them have the replicas of others."""
+    cluster = Cluster(3)
+    create(cluster, NewTopic("a", 600, 3), *[NewTopic(f"b{number}", 1, 3) for number in range(12)])
+    weighed: Counter[tuple[int, ...]] = Counter()
+    evener = BetterPlaces.evener
+
+    def count(places: BetterPlaces, replicas: tuple[int, ...]) -> tuple[int, ...]:
+        weighed[replicas] += 1
+        return evener(places, replicas)
+
+    monkeypatch.setattr(BetterPlaces, "evener", count)
+    monkeypatch.setattr(balance, "_LOOKS_PER_STEP", 100)
+    while plan_balance(cluster.image, 20):
+        carry_out(cluster, plan_balance(cluster.image, 20))
+    weighed.clear()
+    pauses = len(list(balance.balance_in_steps(cluster.image, 20)))
+    assert pauses >= 18, "to count, and to look twice"
+    assert weighed.total() == len(weighed) <= 6
+
+
+def test_names_are_sorted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balance, "_LOOKS_PER_STEP", 3)
+    names = [f"t{number * 7 % 11}" for number in range(11)]
+    for some in ([], names[:1], names):
+        assert balance.finished(balance._in_order(some)) == sorted(some)
+
+
+def test_what_has_changed_since_it_was_planned_is_not_begun() -> None:
+    cluster = Cluster(3)
+    create(cluster, NewTopic("a", 4, 3))
+    cluster.register(4, directories=(directory(40),))
+    plan = balance.finished(balance.balance_in_steps(cluster.image, 2))
+    assert [(move.topic, move.partition) for move in plan.moves] == [("a", 0), ("a", 1)]
+    replicas = cluster.partition("a", 0).replicas
+    begin(cluster, Reassignment("a", 0, replicas[::-1]))
+    assert cluster.run(lambda view: balance.decide_begin(view.image, plan, cluster.settings)) == 1
+    assert not cluster.partition("a", 0).adding_replicas
+    assert cluster.partition("a", 1).adding_replicas == (4,)
+    plan = balance.finished(balance.balance_in_steps(cluster.image, 2))
+    assert len(plan.moves) == 1
+    cluster.fence(4)
+    end = cluster.image.end_offset
+    assert cluster.run(lambda view: balance.decide_begin(view.image, plan, cluster.settings)) == 1, "moved before"
+    assert cluster.image.end_offset == end
 
 
 def test_internal_topics_grow() -> None:
@@ -186,6 +309,25 @@ def test_internal_topics_grow() -> None:
     end = cluster.image.end_offset
     assert grow() == 0
     assert cluster.image.end_offset == end
+
+
+def test_internal_topics_grow_past_a_broker_that_was_removed() -> None:
+    """What it held is replaced, and keeps none of the others from growing."""
+    cluster = Cluster(2)
+    alone = NewTopic("__transaction_state", assignments={0: (1,), 1: (1,)})
+    create(cluster, NewTopic("__consumer_offsets", 5, 2), alone)
+    remove(cluster, 2)
+    for broker in (3, 4):
+        cluster.register(broker, directories=(directory(broker * 10),))
+    rounds = 0
+    while cluster.run(lambda view: decide_grow_internal_topics(view.image, cluster.settings, 2)):
+        assert list(ongoing_reassignments(cluster.image)), "it answers what it has begun"
+        carry_out(cluster, [])
+        rounds += 1
+        assert rounds < 10
+    for topic in ("__consumer_offsets", "__transaction_state"):
+        for state in cluster.image.topics[topic].partitions:
+            assert set(state.replicas) == {1, 3, 4}
 
 
 def test_three_replicas_ask_for_two() -> None:

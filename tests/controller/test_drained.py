@@ -2,13 +2,14 @@
 
 import pytest
 
-from penstock.controller.balance import decide_balance, plan_drain
+from penstock.controller.balance import plan_drain
 from penstock.controller.brokers import decide_unregister_broker
 from penstock.controller.configs import Change, Op, Resource, decide_alter_configs, decide_incremental_alter_configs
 from penstock.controller.partitions import MorePartitions, decide_create_partitions
 from penstock.controller.topics import NewTopic
 from penstock.metadata.image import BROKER_RESOURCE, DRAINED_BROKERS
 from penstock.model.errors import ErrorCode, Refusal
+from tests.controller.balancing import decide_balance
 from tests.controller.cluster import Cluster, directory
 from tests.controller.test_balance import carry_out, loads
 from tests.controller.test_topics import create
@@ -57,6 +58,8 @@ def test_new_replicas_go_elsewhere() -> None:
     [answer] = create(cluster, NewTopic("b", 1, 4))
     assert isinstance(answer, Refusal)
     assert answer.code is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "number of brokers, 3 without broker 4, which is drained" in answer.message
+    assert "`penstock cluster drain --cancel 4`" in answer.message
 
 
 def test_a_drained_broker_that_is_away_is_not_waited_for() -> None:

@@ -1,5 +1,10 @@
 """Preferred leaders, leaders at any price, and what changing min.insync.replicas does to who is eligible."""
 
+from typing import Any
+
+import pytest
+
+from penstock.controller import elections
 from penstock.controller.configs import Change, Op
 from penstock.controller.counters import ControllerCounters, survey
 from penstock.controller.elections import (
@@ -9,13 +14,19 @@ from penstock.controller.elections import (
     decide_elect_where_leaderless,
     decide_rebalance_leaders,
 )
+from penstock.controller.topics import NewTopic
 from penstock.metadata.delta import MetadataDelta
+from penstock.metadata.image import MetadataImage
+from penstock.metadata.partition import RECOVERED, RECOVERING
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ids import TopicPartition
+from penstock.wire.generated.records_metadata import PartitionChangeRecord
+from penstock.wire.struct import RecordMessage
 from tests.controller.cluster import Cluster
 from tests.controller.test_configs import TOPIC, change
 from tests.controller.test_heartbeats import three
 from tests.controller.test_isr import ask
+from tests.controller.test_topics import create
 
 A0 = TopicPartition("a", 0)
 
@@ -41,6 +52,26 @@ def test_preferred() -> None:
     epoch = cluster.partition().leader_epoch
     assert elect(cluster, PREFERRED_TYPE, A0) == [0]
     assert (cluster.partition().leader, cluster.partition().leader_epoch) == (1, epoch + 1)
+
+
+def test_all_are_elected_while_the_records_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a million partitions keep the loop; those in order cost no more than a look."""
+    cluster = three()
+    create(cluster, NewTopic("b", assignments=dict.fromkeys(range(5), (2, 1, 3))))
+    cluster.fence(1)
+    cluster.beat(1)
+    ask(cluster, (1, 2, 3), sender=2)
+    elect_one, tried = elections._elect, []
+
+    def count(*given: Any) -> Any:
+        tried.append(given[1])
+        return elect_one(*given)
+
+    monkeypatch.setattr(elections, "_elect", count)
+    decision = decide_elect_leaders(cluster.image, PREFERRED_TYPE, None, cluster.settings)
+    assert decision.answer == tried == []
+    assert len(list(decision.records)) == len(tried) == 1
+    assert decision.answer == [(A0, None)]
 
 
 def test_the_clock_gives_leaderships_back() -> None:
@@ -69,14 +100,33 @@ def test_unclean_by_hand() -> None:
     assert (partition.leader, partition.isr, partition.eligible_leader_replicas) == (1, (1,), ())
     answer = cluster.run(lambda view: decide_elect_leaders(view.image, 5, None, cluster.settings))
     assert isinstance(answer, Refusal)
-    counters = ControllerCounters()
-    delta = MetadataDelta(before)
-    topic = cluster.image.topic("a")
-    assert topic is not None
-    for record in decide_elect_leaders(before, UNCLEAN_TYPE, [A0], cluster.settings).records:
+    assert counted(before, *decide_elect_leaders(before, UNCLEAN_TYPE, [A0], cluster.settings).records) == (1, 1)
+
+
+def counted(before: MetadataImage, *records: RecordMessage) -> tuple[int, int]:
+    """Elections and unclean ones, as a node counts them that learns of these records at once."""
+    counters, delta = ControllerCounters(), MetadataDelta(before)
+    for record in records:
         delta.replay(record)
-    counters.follow(delta, delta.close(1, 1))
-    assert (counters.elections, counters.unclean_elections) == (1, 1)
+    counters.follow(delta, delta.close(before.end_offset + len(records), 1))
+    return counters.elections, counters.unclean_elections
+
+
+def test_an_unclean_election_counts_also_when_it_is_over_before_it_is_seen() -> None:
+    """A node that follows may learn in one fetch that there is an unclean leader and that it has recovered."""
+    cluster = three()
+    for broker in (1, 2, 3):
+        cluster.fence(broker)
+    cluster.beat(1)
+    before = cluster.image
+    assert elect(cluster, UNCLEAN_TYPE, A0) == [0]
+    topic, partition = cluster.image.topic("a"), cluster.partition()
+    assert topic is not None
+    elected = PartitionChangeRecord(0, topic.id, isr=[1], leader=1, leader_recovery_state=RECOVERING)
+    recovered = PartitionChangeRecord(0, topic.id, isr=[1, 2], leader_recovery_state=RECOVERED)
+    assert counted(before, elected) == counted(before, elected, recovered) == (1, 1)
+    assert counted(before, elected, recovered, PartitionChangeRecord(0, topic.id, leader=2)) == (1, 1)
+    assert partition.leader_recovery_state == RECOVERING
 
 
 def test_a_setting_that_allows_it_is_enough() -> None:

@@ -172,6 +172,23 @@ def test_controlled_shutdown() -> None:
     assert not cluster.image.brokers[1].in_controlled_shutdown
 
 
+@pytest.mark.parametrize("why", ["its commit is awaited", "another controller"])
+def test_a_shutdown_that_is_asked_for_again_waits_for_the_others_too(why: str) -> None:
+    """Where the moves end is noted when they are committed, and only by the controller that made them."""
+    cluster = three()
+    for broker_id in (1, 2, 3):
+        cluster.beat(broker_id)
+    beat = Heartbeat(1, cluster.image.brokers[1].epoch, cluster.image.end_offset - 1, want_shut_down=True)
+    liveness = cluster.liveness
+    cluster.run(lambda view: decide_heartbeat(view, beat, liveness, cluster.settings))
+    if why == "another controller":
+        liveness = Liveness()
+        for broker in cluster.image.brokers.values():
+            liveness.touch(broker.id, broker.epoch, 0.0)
+    again = cluster.run(lambda view: decide_heartbeat(view, beat, liveness, cluster.settings))
+    assert again == HeartbeatAnswer(True, False, False, hands_over=True)
+
+
 def test_a_large_handover_is_decided_while_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """All at once it would hold the loop for seconds."""
     cluster = Cluster(2)

@@ -27,7 +27,8 @@ _LOOK_S = 0.5
 async def carry_out(client: "Admin", plan: Plan, concerns: Concerns, *, dry_run: bool, output: str) -> bool:
     """Plans and moves until nothing is left to move; answers whether it came so far.
 
-    What is on the move already is no part of a plan, but waited for where it concerns the outcome.
+    What is on the move already is no part of a plan, but waited for where it concerns the outcome. What is on its way
+    to a broker that was removed is: waiting for it would never end.
     """
     total = 0
     while True:
@@ -42,13 +43,28 @@ async def carry_out(client: "Admin", plan: Plan, concerns: Concerns, *, dry_run:
             talk(_on_the_move(len(under_way)))
             return False
         if moves:
-            await _move(client, moves)
-            total += len(moves)
-            talk(f"{total} partitions moved")
+            if await _move(client, moves):
+                total += len(moves)
+                talk(f"{total} partitions moved")
         elif under_way:
+            _refuse_stranded(image, under_way)
             await _until_settled(client, under_way)
         else:
             return True
+
+
+def _refuse_stranded(image: "MetadataImage", under_way: "Collection[TopicPartition]") -> None:
+    """A plan without moves has no other broker for these."""
+    from penstock.controller.balance import is_stranded
+
+    states = [(each, image.partition(each.topic, each.partition)) for each in sorted(under_way)]
+    stranded = [each for each, state in states if state is not None and is_stranded(image, state)]
+    if stranded:
+        raise Failure(
+            f"{_on_the_move(len(stranded))} to a broker that was removed, and there is no other for it: "
+            f"{stranded[0].topic}-{stranded[0].partition}",
+            hint="start a broker, or call it back with `kafka-reassign-partitions.sh --cancel`",
+        )
 
 
 def _under_way(image: "MetadataImage", concerns: Concerns) -> "set[TopicPartition]":
@@ -63,27 +79,34 @@ def _under_way(image: "MetadataImage", concerns: Concerns) -> "set[TopicPartitio
     }
 
 
-async def _move(client: "Admin", moves: "Sequence[Reassignment]") -> None:
+async def _move(client: "Admin", moves: "Sequence[Reassignment]") -> bool:
+    """Answers whether they have arrived."""
     from penstock.client import TopicPartition
 
     targets = {TopicPartition(m.topic, m.partition): m.replicas for m in moves}
     for partition, error in (await client.alter_reassignments(targets)).items():
         if error is not None:
             raise Failure(f"{partition.topic}-{partition.partition} cannot be moved: {error}")
-    await _until_settled(client, targets)
+    return await _until_settled(client, targets)
 
 
-async def _until_settled(client: "Admin", partitions: "Collection[TopicPartition]") -> None:
+async def _until_settled(client: "Admin", partitions: "Collection[TopicPartition]") -> bool:
+    """False: a broker that is waited for was removed, which calls for another plan."""
     said = ""
     while moves := [move for each, move in (await client.list_reassignments()).items() if each in partitions]:
         cluster = await client.describe_cluster(include_fenced=True)
         running = {broker.node_id for broker in cluster.brokers}.difference(cluster.fenced)
         awaited = sorted({id_ for move in moves for id_ in move.replicas if id_ not in (*move.removing, *running)})
+        if removed := set(awaited).difference(broker.node_id for broker in cluster.brokers):
+            talk(f"{_brokers(removed, 'was', 'were')} removed; what is on its way there goes elsewhere")
+            await asyncio.sleep(_LOOK_S)  # the broker that is asked may lag, and would be asked over and over
+            return False
         now = _on_the_move(len(moves)) + (f"; broker {awaited[0]} is down and must come back" if awaited else "")
         if now != said:
             talk(now)
             said = now
         await asyncio.sleep(_LOOK_S)
+    return True
 
 
 def _on_the_move(count: int) -> str:
@@ -98,20 +121,42 @@ async def balance(bootstrap: str, most: int, dry_run: bool, output: str) -> None
             client, lambda image: plan_balance(image, most), lambda _: True, dry_run=dry_run, output=output
         ):
             return
+        image = await look(client)
         if not dry_run:
-            await _hand_over_leaderships(client)
-        if drained := (await look_at_drained(client)).drained_brokers:
-            ids = " ".join(map(str, sorted(drained)))
-            left_out = _brokers(drained, "is drained and left out", "are drained and left out")
-            talk(f"{left_out}; `penstock cluster drain --cancel {ids}` ends it")
+            await _hand_over_leaderships(client, image)
+        _say_what_is_left_out(image)
         talk("balanced")
 
 
-async def _hand_over_leaderships(client: "Admin") -> None:
+def _say_what_is_left_out(image: "MetadataImage") -> None:
+    if drained := image.drained_brokers:
+        left_out = _brokers(drained, "is drained and left out", "are drained and left out")
+        talk(f"{left_out}; `penstock cluster drain --cancel {_words(drained)}` ends it")
+    down = {broker.id for broker in image.brokers.values() if broker.fenced} - drained
+    if holders := _holders(image, down.__contains__):
+        ids = set().union(*holders)
+        why = _brokers(ids, "is down; if it does not come back", "are down; if they do not come back")
+        talk(f"{_left_alone(len(holders))}: {why}, `penstock cluster drain {_words(ids)}` moves what is there")
+    if holders := _holders(image, lambda replica: replica not in image.brokers, but_for=down):
+        why = _brokers(set().union(*holders), "was removed", "were removed")
+        talk(f"{_left_alone(len(holders))}: {why}, and no other can take over yet")
+
+
+def _holders(image: "MetadataImage", of: Callable[[int], bool], *, but_for: Collection[int] = ()) -> list[set[int]]:
+    """Per partition that has replicas on such brokers, but none on the others: on which."""
+    states = [state for topic in image.topics.values() for state in topic.partitions]
+    of_these = [state for state in states if not any(replica in but_for for replica in state.replicas)]
+    return [held for state in of_these if (held := {replica for replica in state.replicas if of(replica)})]
+
+
+def _left_alone(count: int) -> str:
+    return f"{count} partitions were left alone" if count > 1 else "1 partition was left alone"
+
+
+async def _hand_over_leaderships(client: "Admin", image: "MetadataImage") -> None:
     """To the first replicas: a partition whose leader stays among its replicas keeps it when it has moved."""
     from penstock.client import TopicPartition
 
-    image = await look(client)
     wanted = [
         TopicPartition(name, number)
         for name, topic in image.topics.items()
@@ -122,6 +167,11 @@ async def _hand_over_leaderships(client: "Admin") -> None:
         outcomes = await client.elect_leaders(wanted)
         refused = sum(error is not None for error in outcomes.values())
         talk(f"{len(wanted) - refused} leaderships handed over" + (f", {refused} not yet" if refused else ""))
+
+
+def _words(broker_ids: Collection[int]) -> str:
+    """As a command line takes them."""
+    return " ".join(map(str, sorted(broker_ids)))
 
 
 def _brokers(broker_ids: Collection[int], one: str, several: str) -> str:
@@ -138,8 +188,25 @@ async def cancel_drain(bootstrap: str, broker_ids: tuple[int, ...]) -> None:
     from penstock.metadata.image import DRAINED_BROKERS
 
     async with admin(bootstrap) as client:
-        await client.alter_configs("broker", "", subtract={DRAINED_BROKERS: ",".join(map(str, broker_ids))})
-    talk(f"{_brokers(broker_ids, 'takes', 'take')} replicas again; `penstock cluster balance` gives a share of them")
+        drained = (await look_at_drained(client)).drained_brokers.intersection(broker_ids)
+        others = set(broker_ids) - drained
+        if others:
+            cluster = await client.describe_cluster(include_fenced=True)
+            _refuse_unknown(others.difference(broker.node_id for broker in cluster.brokers))
+            talk(_brokers(others, "was not drained", "were not drained"))
+        if drained:
+            await client.alter_configs("broker", "", subtract={DRAINED_BROKERS: ",".join(map(str, sorted(drained)))})
+            again = f"{_brokers(drained, 'takes', 'take')} replicas again"
+            talk(f"{again}; `penstock cluster balance` gives a share of them")
+
+
+def _refuse_unknown(broker_ids: Collection[int]) -> None:
+    if broker_ids:
+        raise _unknown(min(broker_ids))
+
+
+def _unknown(broker_id: int) -> Failure:
+    return Failure(f"there is no broker {broker_id}", hint="`penstock cluster describe` shows them")
 
 
 async def _drain(client: "Admin", broker_ids: tuple[int, ...], most: int, dry_run: bool, output: str) -> None:
@@ -149,9 +216,7 @@ async def _drain(client: "Admin", broker_ids: tuple[int, ...], most: int, dry_ru
     image = await look(client)
     held = {replica for topic in image.topics.values() for state in topic.partitions for replica in state.replicas}
     registered = [broker_id for broker_id in broker_ids if broker_id in image.brokers]
-    unknown = [broker_id for broker_id in broker_ids if broker_id not in registered and broker_id not in held]
-    if unknown:
-        raise Failure(f"there is no broker {unknown[0]}", hint="`penstock cluster describe` shows them")
+    _refuse_unknown([broker_id for broker_id in broker_ids if broker_id not in registered and broker_id not in held])
     _refuse_stuck(image, broker_ids)
     if registered and not dry_run:  # first: else new topics, and balancing, would fill them again meanwhile
         await client.alter_configs("broker", "", append={DRAINED_BROKERS: ",".join(map(str, registered))})
@@ -165,8 +230,8 @@ async def _drain(client: "Admin", broker_ids: tuple[int, ...], most: int, dry_ru
         _refuse_stuck(await look(client), broker_ids)  # what was created by hand meanwhile may be
         talk(_brokers(broker_ids, "holds no replicas", "hold no replicas"))
         if registered and not dry_run:
-            ids = " ".join(map(str, registered))
-            talk(f"new ones go elsewhere until `penstock cluster remove`, or `penstock cluster drain --cancel {ids}`")
+            cancel = f"`penstock cluster drain --cancel {_words(registered)}`"
+            talk(f"new ones go elsewhere until `penstock cluster remove`, or {cancel}")
 
 
 def _refuse_stuck(image: "MetadataImage", broker_ids: tuple[int, ...]) -> None:
@@ -185,7 +250,7 @@ async def remove(bootstrap: str, broker_id: int, force: bool) -> None:
         image = await look(client)
         broker = image.brokers.get(broker_id)
         if broker is None:
-            raise Failure(f"there is no broker {broker_id}", hint="`penstock cluster describe` shows them")
+            raise _unknown(broker_id)
         if not broker.fenced:
             raise Failure(f"broker {broker_id} is running", hint="stop it first; it would register again")
         held = sum(broker_id in state.replicas for topic in image.topics.values() for state in topic.partitions)

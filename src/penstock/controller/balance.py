@@ -1,60 +1,108 @@
 """Spreading load: which replicas move when a broker joined, leaves or is to be removed.
 
 Plans only; a plan is carried out as reassignments, a bounded number at a time, and is made anew from the metadata
-when those are done. Load is counted in replicas and in preferred leaderships. Rules: replicas of a partition stay on
-different machines where there are enough, and do not crowd into fewer machines or racks than before; a move is made
-only if it parts replicas that share a machine or a rack, or brings two brokers closer, so a balanced cluster is left
-alone. What is to be parted goes first: it may leave a rack of few brokers fuller than others, and nothing is given to
-them that they would have to give back. Partitions on the move are not touched. Brokers that are drained get nothing,
-and what they have goes elsewhere; so does what brokers have that were removed. A partition with a replica on a broker
-that is down is left alone: a move ends when all replicas are in sync, and that one may stay away.
+when those are done. Rules: replicas of a partition stay on different machines where there are enough, and do not
+crowd into fewer machines or racks than before; a move is made only if it parts replicas that share a machine or a
+rack, or brings two brokers closer, so a balanced cluster is left alone. What is to be parted goes first: it may leave
+a rack of few brokers fuller than others, and nothing is given to them that they would have to give back. Brokers that
+are drained get nothing, and what they have goes elsewhere; so does what brokers have that were removed. Partitions on
+the move are not touched, unless they are on their way to a broker that was removed: their move would never end, so
+they are sent elsewhere. A partition with a replica on a broker that is down is left alone: a move ends when all
+replicas are in sync, and that one may stay away. So is one that would go on naming a broker that was removed, since
+there are too few others: such a move is refused.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from heapq import merge
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
+from penstock.controller.better_places import BetterPlaces, Loads
 from penstock.controller.decision import Decision
-from penstock.controller.placement import Place, place_of, places_of
-from penstock.controller.reassignment import (
-    Reassignment,
-    decide_alter_reassignments,
-    is_reassigning,
-    ongoing_reassignments,
-)
+from penstock.controller.reassignment import Reassignment, decide_alter_reassignments, is_reassigning
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import PartitionImage
 from penstock.metadata.settings import BrokerSettings
 
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""A result that takes long: whoever wants it lets others have their turn in between."""
+
+# A step looks at so many partitions, a millisecond or two, or weighs where replicas should be for some dozens.
+_LOOKS_PER_STEP = 5_000
+_LOOKS_PER_WEIGHING = 50
+_LOOKS_PER_BROKER = 1
+
+
+class BalancePlan(NamedTuple):
+    """`image`: what it was made from. `moving`: how many are on the move already, to brokers that exist."""
+
+    image: MetadataImage
+    moving: int
+    moves: list[Reassignment]
+
+
+class _Census(NamedTuple):
+    """`moving`: how many, but for those that are `stranded` (see `is_stranded`)."""
+
+    loads: Loads
+    moving: int
+    stranded: list[tuple[str, int, PartitionImage]]
+
 
 def plan_balance(image: MetadataImage, most: int, leaving: Collection[int] = ()) -> list[Reassignment]:
     """At most so many reassignments that even out brokers. `leaving`: brokers that shall hold nothing either."""
-    plan = _Plan(image, leaving)
-    moves: dict[tuple[str, int], Reassignment] = {}
-    for better in (plan.safer, plan.evener):
-        for name, number, state in _settled(image):
-            if len(moves) >= most:
-                break
-            if (name, number) in moves or not plan.can_finish(state.replicas):
-                continue
-            if (replicas := better(state.replicas)) != state.replicas:
-                moves[name, number] = Reassignment(name, number, replicas)
-    return list(moves.values())
+    census = finished(_count(image))
+    return finished(_balance(image, census, most, leaving))
+
+
+def balance_in_steps(image: MetadataImage, most: int) -> Steps[BalancePlan]:
+    """What to begin so that no more than `most` are on the move.
+
+    Those that are on the way to a removed broker do not count until they are sent elsewhere: nothing waits for them.
+    """
+    census = yield from _count(image)
+    somewhere = len(image.usable_brokers()) > 1 or image.drained_brokers
+    if census.moving >= most or not somewhere:
+        return BalancePlan(image, census.moving, [])
+    moves = yield from _balance(image, census, most - census.moving, ())
+    return BalancePlan(image, census.moving, moves)
+
+
+def decide_begin(image: MetadataImage, plan: BalancePlan, settings: BrokerSettings) -> Decision[int]:
+    """Begins what is as it was when it was planned; answers how many are then on the move."""
+    moves = [move for move in plan.moves if _still_fits(image, plan.image, move)]
+    records = list(decide_alter_reassignments(image, moves, settings).records)
+    return Decision(records, plan.moving + len(records))
+
+
+def _still_fits(image: MetadataImage, planned: MetadataImage, move: Reassignment) -> bool:
+    if image.brokers != planned.brokers or image.drained_brokers != planned.drained_brokers:
+        return False
+    state, before = image.partition(move.topic, move.partition), planned.partition(move.topic, move.partition)
+    return state is not None and before is not None and _whereabouts(state) == _whereabouts(before)
+
+
+def _whereabouts(state: PartitionImage) -> tuple[tuple[int, ...], ...]:
+    return state.replicas, state.adding_replicas, state.removing_replicas
 
 
 def plan_drain(image: MetadataImage, broker_ids: Collection[int], most: int) -> list[Reassignment]:
     """At most so many reassignments that take replicas off these brokers; none when they hold nothing more.
 
     A partition for which there is no other broker left stays where it is: `undrainable` names those. One that is on
-    the move to such a broker is sent elsewhere.
+    the move to such a broker is sent elsewhere, and so is one that leaves it for a broker that was removed.
     """
-    plan = _Plan(image, broker_ids)
+    places = _places(image, broker_ids)
     moves: list[Reassignment] = []
     for name, number, state in _all(image):
         if len(moves) >= most:
             break
         targets = _targets(state)
-        if any(replica in broker_ids for replica in targets):
-            replicas = plan.without_leaving(targets)
+        stays = any(replica in broker_ids for replica in targets)
+        if stays or (is_stranded(image, state) and any(replica in broker_ids for replica in state.replicas)):
+            replicas = places.without_leaving(targets)
             if replicas != targets:
                 moves.append(Reassignment(name, number, replicas))
     return moves
@@ -62,18 +110,19 @@ def plan_drain(image: MetadataImage, broker_ids: Collection[int], most: int) -> 
 
 def undrainable(image: MetadataImage, broker_ids: Collection[int]) -> Iterator[tuple[str, int]]:
     """Partitions whose replicas on these brokers have nowhere to go."""
-    plan = _Plan(image, broker_ids)
+    places = _places(image, broker_ids)
     for name, number, state in _all(image):
-        if any(replica in broker_ids for replica in plan.without_leaving(_targets(state))):
+        if any(replica in broker_ids for replica in places.without_leaving(_targets(state))):
             yield name, number
 
 
-def decide_balance(image: MetadataImage, settings: BrokerSettings, most: int) -> Decision[int]:
-    """Starts what the plan says, so that no more than `most` are on the move; answers how many then are."""
-    moving = sum(1 for _ in ongoing_reassignments(image))
-    somewhere = len(image.usable_brokers()) > 1 or image.drained_brokers
-    moves = plan_balance(image, most - moving) if moving < most and somewhere else []
-    return Decision(decide_alter_reassignments(image, moves, settings).records, moving + len(moves))
+def is_stranded(image: MetadataImage, state: PartitionImage) -> bool:
+    """Whether it is on the move to a broker that was removed."""
+    return is_reassigning(state) and any(replica not in image.brokers for replica in _targets(state))
+
+
+def _places(image: MetadataImage, leaving: Collection[int]) -> BetterPlaces:
+    return BetterPlaces(image, finished(_count(image)).loads, leaving)
 
 
 def _all(image: MetadataImage) -> Iterator[tuple[str, int, PartitionImage]]:
@@ -83,128 +132,113 @@ def _all(image: MetadataImage) -> Iterator[tuple[str, int, PartitionImage]]:
             yield name, number, state
 
 
-def _settled(image: MetadataImage) -> Iterator[tuple[str, int, PartitionImage]]:
-    """Those that are not on the move."""
-    return (each for each in _all(image) if not is_reassigning(each[2]))
-
-
 def _targets(state: PartitionImage) -> tuple[int, ...]:
     """Where its replicas are, or are on their way to."""
     return tuple([replica for replica in state.replicas if replica not in state.removing_replicas])
 
 
-class _Plan:
-    """Counts of replicas and preferred leaderships per broker, kept up while moves are planned."""
+# -- in steps -----------------------------------------------------------------------------------------------------
 
-    def __init__(self, image: MetadataImage, leaving: Collection[int]) -> None:
-        self._there = {broker.id for broker in image.brokers.values() if not broker.fenced}
-        held = {replica for _, _, state in _all(image) for replica in state.replicas}
-        leaving = image.drained_brokers.union(leaving, held.difference(image.brokers))
-        self._places = {place.broker_id: place for place in places_of(image) if place.broker_id not in leaving}
-        self._all_places = {broker.id: place_of(broker) for broker in image.brokers.values()}
-        self._hosts = len({place.host for place in self._places.values()})
-        self._racks = len({place.rack for place in self._places.values()})
-        self._leaving = leaving
-        self._replicas: Counter[int] = Counter()
-        self._leaders: Counter[int] = Counter()
-        for topic in image.topics.values():
-            for state in topic.partitions:
-                self._replicas.update(_targets(state))
-                self._leaders[state.replicas[0]] += 1
 
-    def can_finish(self, replicas: tuple[int, ...]) -> bool:
-        """Whether all of them that would stay can be in sync."""
-        return all(replica in self._there or replica in self._leaving for replica in replicas)
+def finished(steps: Steps[T]) -> T:
+    """The result at once, for who has nothing else to do."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
-    def safer(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
-        """Where these replicas should be, whatever brokers bear: at most one moves, and the order may change."""
-        moved = self.without_leaving(replicas)
-        if moved == replicas:
-            moved = self._part(replicas)
-        return self._lead(moved) if moved != replicas else replicas
 
-    def evener(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
-        """Where these replicas should be so that brokers bear alike: at most one moves, and the order may change."""
-        return self._lead(self._level(replicas))
+def _count(image: MetadataImage) -> Steps[_Census]:
+    partitions: Counter[tuple[int, ...]] = Counter()
+    stranded: list[tuple[str, int, PartitionImage]] = []
+    moving = looks = 0
+    for topic in image.topics.values():
+        for number, state in enumerate(topic.partitions):
+            looks += 1
+            if looks >= _LOOKS_PER_STEP:
+                looks = 0
+                yield
+            if not is_reassigning(state):
+                partitions[state.replicas] += 1
+                continue
+            looks += _LOOKS_PER_WEIGHING
+            partitions[_targets(state)] += 1
+            if is_stranded(image, state):
+                stranded.append((topic.name, number, state))
+            else:
+                moving += 1
+    loads = yield from _loads(partitions)
+    return _Census(loads, moving, sorted(stranded))
 
-    def without_leaving(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
-        for leaving in [replica for replica in replicas if replica in self._leaving]:
-            options = [place for place in self._places.values() if place.broker_id not in replicas]
-            if options:
-                replicas = self._moved(replicas, leaving, min(options, key=self._cost(replicas, leaving)).broker_id)
-        return replicas
 
-    def _part(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
-        """Moves one of two replicas that share a machine, or a rack, to where fewer share it."""
-        known = [self._all_places[replica] for replica in replicas if replica in self._all_places]
-        hosts, racks = {place.host for place in known}, {place.rack for place in known}
-        most = len(replicas)
-        if len(hosts) >= min(most, self._hosts) and len(racks) >= min(most, self._racks):
-            return replicas
-        costs = {place: self._cost(replicas, place.broker_id) for place in known}
-        options = [place for place in self._places.values() if place.broker_id not in replicas]
-        for source in sorted(known, key=lambda place: costs[place](place)[:3], reverse=True):
-            target = min(options, key=costs[source], default=source)
-            if costs[source](target)[:2] < costs[source](source)[:2]:
-                return self._moved(replicas, source.broker_id, target.broker_id)
-        return replicas
+def _loads(partitions: Mapping[tuple[int, ...], int]) -> Steps[Loads]:
+    loads = Loads(Counter(), Counter())
+    for at, (replicas, count) in enumerate(partitions.items()):
+        if at % _LOOKS_PER_STEP == 0:
+            yield
+        loads.leaders[replicas[0]] += count
+        for replica in replicas:
+            loads.replicas[replica] += count
+    return loads
 
-    def _level(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
-        """Moves the replica of the fullest broker to the emptiest that may take it, if that evens them out."""
-        sources = [replica for replica in replicas if replica in self._places]
-        for source in sorted(sources, key=lambda replica: -self._replicas[replica]):
-            options = [
-                place
-                for place in self._places.values()
-                if place.broker_id not in replicas
-                and self._replicas[source] - self._replicas[place.broker_id] > 1
-                and self._keeps_apart(replicas, source, place)
-            ]
-            if options:
-                best = min(options, key=lambda place: (self._replicas[place.broker_id], place.broker_id))
-                return self._moved(replicas, source, best.broker_id)
-        return replicas
 
-    def _lead(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
-        """Puts the replica in front whose broker leads least, if that evens out two brokers."""
-        usable = [replica for replica in replicas if replica in self._places]
-        if not usable:
-            return replicas
-        first = replicas[0]
-        best = min(usable, key=lambda replica: (self._leaders[replica], replicas.index(replica)))
-        if first in self._places and self._leaders[first] - self._leaders[best] <= 1:
-            return replicas
-        self._leaders[first] -= 1
-        self._leaders[best] += 1
-        return (best, *(replica for replica in replicas if replica != best))
+def _balance(image: MetadataImage, census: _Census, most: int, leaving: Collection[int]) -> Steps[list[Reassignment]]:
+    places = BetterPlaces(image, census.loads, leaving)
+    moves = {(move.topic, move.partition): move for move in islice(_sent_elsewhere(census, places), most)}
+    names = yield from _in_order(image.topics)
+    for better in (places.safer, places.evener):
+        yield from _improve(image, names, places, better, moves, most)
+    return list(moves.values())
 
-    def _moved(self, replicas: tuple[int, ...], source: int, target: int) -> tuple[int, ...]:
-        self._replicas[source] -= 1
-        self._replicas[target] += 1
-        if replicas[0] == source:
-            self._leaders[source] -= 1
-            self._leaders[target] += 1
-        return tuple([target if replica == source else replica for replica in replicas])
 
-    def _keeps_apart(self, replicas: tuple[int, ...], source: int, target: Place) -> bool:
-        others = self._others(replicas, source)
-        old = self._all_places[source]
-        hosts = [place.host for place in others]
-        racks = [place.rack for place in others]
-        bearable = 0 if self._hosts >= len(replicas) else hosts.count(old.host)
-        return hosts.count(target.host) <= bearable and racks.count(target.rack) <= racks.count(old.rack)
+def _sent_elsewhere(census: _Census, places: BetterPlaces) -> Iterator[Reassignment]:
+    for name, number, state in census.stranded:
+        targets = _targets(state)
+        if (replicas := places.without_leaving(targets)) != targets:
+            yield Reassignment(name, number, replicas)
 
-    def _cost(self, replicas: tuple[int, ...], source: int) -> Callable[[Place], tuple[int, int, int, int]]:
-        others = self._others(replicas, source)
-        hosts = [place.host for place in others]
-        racks = [place.rack for place in others]
 
-        def cost(place: Place) -> tuple[int, int, int, int]:
-            count = self._replicas[place.broker_id]
-            return hosts.count(place.host), racks.count(place.rack), count, place.broker_id
+def _in_order(names: Iterable[str]) -> Steps[list[str]]:
+    """Sorted, as one call would do, but that takes most of a second for a million."""
+    left, runs = iter(names), []
+    while run := sorted(islice(left, _LOOKS_PER_STEP)):
+        runs.append(run)
+        yield
+    merged, ordered = merge(*runs), []
+    while part := list(islice(merged, _LOOKS_PER_STEP)):
+        ordered += part
+        yield
+    return ordered
 
-        return cost
 
-    def _others(self, replicas: Sequence[int], source: int) -> list[Place]:
-        places = self._all_places
-        return [places[replica] for replica in replicas if replica != source and replica in places]
+def _improve(
+    image: MetadataImage,
+    names: list[str],
+    places: BetterPlaces,
+    better: Callable[[tuple[int, ...]], tuple[int, ...]],
+    moves: dict[tuple[str, int], Reassignment],
+    most: int,
+) -> Steps[None]:
+    """Adds to the moves. Replicas that are well placed are so for all partitions that have them, until one moves."""
+    well: set[tuple[int, ...]] = set()
+    weight, looks = _LOOKS_PER_WEIGHING + _LOOKS_PER_BROKER * len(image.brokers), 0
+    for name in names:
+        for number, state in enumerate(image.topics[name].partitions):
+            if len(moves) >= most:
+                return
+            looks += 1
+            if looks >= _LOOKS_PER_STEP:
+                looks = 0
+                yield
+            replicas = state.replicas
+            if replicas in well or is_reassigning(state) or (name, number) in moves:
+                continue
+            looks += weight
+            wanted = better(replicas) if places.can_move(replicas) else replicas
+            if wanted == replicas:
+                well.add(replicas)
+            else:
+                moves[name, number] = Reassignment(name, number, wanted)
+                well.clear()

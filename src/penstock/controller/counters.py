@@ -1,14 +1,15 @@
 """What the controller has done, as plain numbers, counted from committed metadata; and how the cluster is.
 
 `ControllerCounters.follow` is a metadata listener. It counts what changed while this node listened, whoever decided
-it; a metrics page shows it for the active controller.
+it; a metrics page shows it for the active controller. Elsewhere several changes may come as one, of which only the
+outcome is seen; but every unclean election is, since any broker is asked for those.
 """
 
 from typing import NamedTuple
 
 from penstock.metadata.delta import MetadataDelta, TopicChange
 from penstock.metadata.image import MetadataImage
-from penstock.metadata.partition import NO_LEADER, RECOVERING, PartitionImage
+from penstock.metadata.partition import NO_LEADER, PartitionImage
 
 
 class ControllerCounters:
@@ -50,6 +51,7 @@ class ControllerCounters:
                 self._count_topic(change, before)
 
     def _count_topic(self, change: TopicChange, before: MetadataImage) -> None:
+        self.unclean_elections += change.unclean_elections
         known = before.topics_by_id.get(change.id)
         for number in change.changed if known is not None else ():
             old = known.partition(number) if known is not None else None
@@ -62,20 +64,12 @@ class ControllerCounters:
                 self.leaderless_changes += 1
             else:
                 self.elections += 1
-        if new.leader_epoch > old.leader_epoch and is_unclean(old, new):
-            self.unclean_elections += 1
         self.isr_shrinks += not set(old.isr) <= set(new.isr)
         self.isr_expansions += not set(new.isr) <= set(old.isr)
         was_moving = bool(old.adding_replicas or old.removing_replicas)
         moves = bool(new.adding_replicas or new.removing_replicas)
         self.reassignments_started += moves and not was_moving
         self.reassignments_completed += was_moving and not moves
-
-
-def is_unclean(old: PartitionImage, new: PartitionImage) -> bool:
-    """Whether the new leader may lack records that were acknowledged (C6)."""
-    eligible = (*old.isr, *old.eligible_leader_replicas)
-    return new.leader != NO_LEADER and new.leader_recovery_state == RECOVERING and new.leader not in eligible
 
 
 class ClusterHealth(NamedTuple):

@@ -17,44 +17,57 @@ PREFERRED_TYPE, UNCLEAN_TYPE = 0, 1  # ElectLeaders' election types
 _ELECTIONS = {PREFERRED_TYPE: Election.PREFERRED, UNCLEAN_TYPE: Election.UNCLEAN}
 
 ElectionResult = tuple[TopicPartition, Refusal | None]
+_Found = tuple[TopicPartition, TopicImage | None, PartitionImage | None]
 
 
 def decide_elect_leaders(
     image: MetadataImage, election_type: int, wanted: Sequence[TopicPartition] | None, settings: BrokerSettings
 ) -> Decision[list[ElectionResult] | Refusal]:
-    """One answer per partition; None is a new leader. Without a list: all partitions, but for those in order."""
+    """One answer per partition; None is a new leader. Without a list: all partitions, but for those in order.
+
+    The answers are there when the records have been made.
+    """
     election = _ELECTIONS.get(election_type)
     if election is None:
         return Decision([], Refusal(ErrorCode.INVALID_REQUEST, f"there is no election type {election_type}"))
-    rules, candidates = Rules(image, settings), Candidates(image)
     results: list[ElectionResult] = []
-    records: list[RecordMessage] = []
-    for which, topic, state in _found(image, wanted):
+    found = _named(image, wanted) if wanted is not None else _out_of_order(image, election)
+    return Decision(_elections(found, election, Candidates(image), Rules(image, settings), results), results)
+
+
+def _elections(
+    found: Iterable[_Found], election: Election, candidates: Candidates, rules: Rules, results: list[ElectionResult]
+) -> Iterator[RecordMessage]:
+    for which, topic, state in found:
         if topic is None or state is None:
             refusal = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {which}")
             results.append((which, refusal))
             continue
         outcome = _elect(topic, which.partition, state, election, candidates, rules)
         if isinstance(outcome, Refusal):
-            if wanted is not None or outcome.code != ErrorCode.ELECTION_NOT_NEEDED:
-                results.append((which, outcome))
-            continue
-        records.append(outcome)
-        results.append((which, None))
-    return Decision(records, results)
+            results.append((which, outcome))
+        else:
+            results.append((which, None))
+            yield outcome
 
 
-def _found(
-    image: MetadataImage, wanted: Sequence[TopicPartition] | None
-) -> Iterator[tuple[TopicPartition, TopicImage | None, PartitionImage | None]]:
-    if wanted is None:
-        for topic in image.topics.values():
-            for number, state in enumerate(topic.partitions):
-                yield TopicPartition(topic.name, number), topic, state
-        return
+def _named(image: MetadataImage, wanted: Sequence[TopicPartition]) -> Iterator[_Found]:
     for which in dict.fromkeys(wanted):
         found = image.topic(which.topic)
         yield which, found, found.partition(which.partition) if found is not None else None
+
+
+def _out_of_order(image: MetadataImage, election: Election) -> Iterator[_Found]:
+    """Looks at every partition in one turn up to the first that can be elected: for a million some 0.2 s
+    where all is in order, and 2 s where a third of the preferred leaders is down, which takes an answer for each."""
+    for topic in image.topics.values():
+        for number, state in enumerate(topic.partitions):
+            if not _is_in_order(state, election):
+                yield TopicPartition(topic.name, number), topic, state
+
+
+def _is_in_order(state: PartitionImage, election: Election) -> bool:
+    return state.leader == state.replicas[0] if election == Election.PREFERRED else state.leader != NO_LEADER
 
 
 def _elect(
@@ -65,16 +78,23 @@ def _elect(
     candidates: Candidates,
     rules: Rules,
 ) -> RecordMessage | Refusal:
-    preferred = election == Election.PREFERRED
-    if state.leader == state.replicas[0] if preferred else state.leader != NO_LEADER:
+    if _is_in_order(state, election):
         return Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"{topic.name}-{number} is led by {state.leader}")
+    preferred = election == Election.PREFERRED
+    if preferred and not candidates.can_lead(state.replicas[0], state):  # found out sooner than by building a change
+        return _unavailable(topic, number, election)
     change = change_of(topic, state, candidates, rules)
     change.election = election
     record = change.build(topic.id, number)
     if record is None or change.leader == NO_LEADER or (preferred and change.leader != state.replicas[0]):
-        code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-        return Refusal(code, f"no replica of {topic.name}-{number} that may lead is available")
+        return _unavailable(topic, number, election)
     return record
+
+
+def _unavailable(topic: TopicImage, number: int, election: Election) -> Refusal:
+    preferred = election == Election.PREFERRED
+    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    return Refusal(code, f"no replica of {topic.name}-{number} that may lead is available")
 
 
 def decide_rebalance_leaders(image: MetadataImage, settings: BrokerSettings, most: int) -> Decision[int]:

@@ -39,7 +39,8 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """`hands_over`: leaderships move by this decision; the others must know of all its records before it may stop."""
+    """`hands_over`: leaderships move by this decision, or by an earlier one that may not be committed yet. The others
+    must know of all records up to this decision's before it may stop."""
 
     is_caught_up: bool
     is_fenced: bool
@@ -111,8 +112,9 @@ def _decide_shutdown(
         answer = HeartbeatAnswer(True, False, moves is None, moves is not None)
         return Decision(chain([flag], moves or ()), answer)
     contact = liveness.contact(broker.id, broker.epoch)
-    offset = contact.shutdown_offset if contact is not None else -1
-    if not liveness.all_have(image.brokers.values(), offset, besides=broker.id):
+    if contact is None or contact.shutdown_offset < 0:  # asked again before that was committed, or by another leader
+        return Decision([], HeartbeatAnswer(True, False, False, hands_over=True))
+    if not liveness.all_have(image.brokers.values(), contact.shutdown_offset, besides=broker.id):
         return Decision([], HeartbeatAnswer(True, False, False))
     moves = _begun(changes_by_shutdown(image, broker.id, rules))  # what has become movable since
     return Decision(moves or (), HeartbeatAnswer(True, False, moves is None, moves is not None))

@@ -1,11 +1,13 @@
 """The broker's own topics grow with the cluster: a single node makes them with one replica, three brokers want three.
-Brokers of one host count once: a second copy beside the first would be lost with it.
+Brokers of one host count once: a second copy beside the first would be lost with it. A replica on a broker that was
+removed is none: another takes its place.
 
 Called by the clock. Once the new replicas are in sync, the topic asks for two of them to acknowledge.
 """
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 from penstock.controller.decision import Decision
 from penstock.controller.placement import Place, failure_domains, furthest, place_of, places_of
@@ -25,10 +27,10 @@ from penstock.wire.struct import RecordMessage
 
 
 def decide_grow_internal_topics(image: MetadataImage, settings: BrokerSettings, most: int) -> Decision[int]:
-    """Adds replicas to at most so many partitions; answers how many. A topic that has all gets its min ISR."""
-    places = places_of(image)
-    moves = list(_growth(image, settings, places))[:most]
+    """Adds replicas to at most so many partitions; answers to how many. A topic that has all gets its min ISR."""
+    moves = list(islice(_growth(image, settings, places_of(image)), most))
     records: list[RecordMessage] = list(decide_alter_reassignments(image, moves, settings).records)
+    begun = len(records)
     for name in sorted(INTERNAL_TOPICS):
         topic = image.topic(name)
         if topic is not None and _is_grown(topic) and MIN_ISR not in image.topic_config(name):
@@ -37,7 +39,7 @@ def decide_grow_internal_topics(image: MetadataImage, settings: BrokerSettings, 
                 wanted = settings.transaction_state_log_min_isr
             if wanted is not None:
                 records.append(ConfigRecord(TOPIC_RESOURCE, name, MIN_ISR, str(wanted)))
-    return Decision(records, len(moves))
+    return Decision(records, begun)
 
 
 def _growth(image: MetadataImage, settings: BrokerSettings, places: list[Place]) -> Iterator[Reassignment]:
@@ -49,10 +51,10 @@ def _growth(image: MetadataImage, settings: BrokerSettings, places: list[Place])
             continue
         counts = Counter(replica for state in topic.partitions for replica in state.replicas)
         for number, state in enumerate(topic.partitions):
-            missing = min(factor, domains) - len(state.replicas)
-            if missing <= 0 or is_reassigning(state) or not state.isr:
+            chosen = [known[replica] for replica in state.replicas if replica in known]
+            missing = min(factor, domains) - len(chosen)
+            if missing <= 0 or is_reassigning(state) or known.keys().isdisjoint(state.isr):
                 continue
-            chosen = [known.get(replica, Place(replica)) for replica in state.replicas]
             for _ in range(missing):
                 order = sorted(places, key=lambda place: (counts[place.broker_id], place.broker_id))
                 free = [place for place in order if place.broker_id not in {at.broker_id for at in chosen}]

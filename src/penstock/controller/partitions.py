@@ -71,7 +71,7 @@ def _refuse(
 def _refuse_replicas(image: MetadataImage, topic: TopicImage, more: MorePartitions) -> Refusal | None:
     factor = replication_factor(topic)
     if more.assignments is None:
-        return refuse_factor(topic.name, factor, len(image.usable_brokers()), len(absent_brokers(image)))
+        return refuse_factor(image, topic.name, factor, len(image.usable_brokers()), len(absent_brokers(image)))
     new = more.total - len(topic.partitions)
     if len(more.assignments) != new:
         reason = f"replicas are assigned for {len(more.assignments)} partitions, but {new} are new"

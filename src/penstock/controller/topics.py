@@ -159,7 +159,7 @@ class _Planner:
         if factor == BY_DEFAULT:
             factor = self._default_factor
         places = self._places
-        if refused := refuse_factor(topic.name, factor, len(places), len(self._absent)):
+        if refused := refuse_factor(self._image, topic.name, factor, len(places), len(self._absent)):
             return refused
         start = int(self._rng.uniform(0, len(places))) if len(places) > 1 else 0
         replicas = plan_spread(places, 0, count, factor, start, self._absent)
@@ -189,20 +189,31 @@ class _Planner:
         return _Plan(ordered, count, factor, self._with_min_isr(configs, factor))
 
 
-def refuse_factor(name: str, factor: int, available: int, absent: int) -> Refusal | None:
+def refuse_factor(image: MetadataImage, name: str, factor: int, available: int, absent: int) -> Refusal | None:
     brokers = available + absent
     if factor < 1:
         reason = f"replication factor {factor}; it needs at least 1"
     elif factor > brokers:
+        drained, instead = _passed_by(image)
         reason = (
-            f"replication factor {factor} is above the number of brokers, {brokers}; "
-            f"create it with {max(brokers, 1)} or start more brokers"
+            f"replication factor {factor} is above the number of brokers, {brokers}{drained}; "
+            f"create it with {max(brokers, 1)} or {instead}"
         )
     elif not available:
         reason = f"none of the {brokers} brokers is available to lead it"
     else:
         return None
     return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"topic {name!r}: {reason}")
+
+
+def _passed_by(image: MetadataImage) -> tuple[str, str]:
+    """Which brokers do not count since they are drained, and how there come to be more that do."""
+    ids = sorted(image.drained_brokers.intersection(image.brokers).difference(b.id for b in image.usable_brokers()))
+    if not ids:
+        return "", "start more brokers"
+    which = f"broker {ids[0]}, which is" if len(ids) == 1 else f"brokers {', '.join(map(str, ids))}, which are"
+    cancel = f"`penstock cluster drain --cancel {' '.join(map(str, ids))}`"
+    return f" without {which} drained", f"start more brokers, or end that with {cancel}"
 
 
 def refuse_assignment(

@@ -19,7 +19,13 @@ from penstock.metadata.image import (
     collision_key,
 )
 from penstock.metadata.listeners import SECURITY_PROTOCOLS, Listener
-from penstock.metadata.partition import PartitionImage, apply_change, partition_from_record, without_elr
+from penstock.metadata.partition import (
+    PartitionImage,
+    apply_change,
+    is_unclean_election,
+    partition_from_record,
+    without_elr,
+)
 from penstock.metadata.partition_codec import (
     ID_POSITION,
     NUMBER_POSITION,
@@ -38,9 +44,12 @@ class UnsupportedRecord(Exception):
 
 
 class TopicChange:
-    """A topic within a delta: `partitions` is its new state, `changed` the numbers that are new or different."""
+    """A topic within a delta: `partitions` is its new state, `changed` the numbers that are new or different.
 
-    __slots__ = ("changed", "created", "id", "name", "partitions")
+    `unclean_elections`: how many there were on the way, which the new state alone may not tell.
+    """
+
+    __slots__ = ("changed", "created", "id", "name", "partitions", "unclean_elections")
 
     def __init__(self, name: str, topic_id: bytes, partitions: list[PartitionImage], created: bool) -> None:
         self.name = name
@@ -48,6 +57,7 @@ class TopicChange:
         self.partitions = partitions
         self.created = created
         self.changed: dict[int, None] = {}
+        self.unclean_elections = 0
 
 
 class MetadataDelta:
@@ -154,6 +164,7 @@ class MetadataDelta:
             self._partition_change += 1
         elif 0 <= number < len(change.partitions):
             self._count_directories(change.partitions[number], -1)
+            change.unclean_elections += is_unclean_election(change.partitions[number], partition)
             change.partitions[number] = partition
         else:
             raise UnsupportedRecord(f"partition {number} of {change.name} comes before its predecessors")
@@ -167,6 +178,7 @@ class MetadataDelta:
         if new.directories is not old.directories:
             self._count_directories(old, -1)
             self._count_directories(new, 1)
+        change.unclean_elections += is_unclean_election(old, new)
         change.partitions[record.partition_id] = new
         change.changed[record.partition_id] = None
 

@@ -39,6 +39,13 @@ class PartitionImage(NamedTuple):
         return ZERO_UUID
 
 
+def is_unclean_election(old: PartitionImage, new: PartitionImage) -> bool:
+    """Whether there is a new leader that may lack records that were acknowledged (C6)."""
+    if new.leader_recovery_state != RECOVERING or new.leader_epoch <= old.leader_epoch:
+        return False
+    return new.leader not in (NO_LEADER, *old.isr, *old.eligible_leader_replicas)
+
+
 _SHARED_MAX = 4096
 _shared: dict[PartitionImage, PartitionImage] = {}
 
