@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from penstock.broker import controller_clock
 from penstock.broker.metadata_driver import MetadataUnavailable
+from penstock.controller import balance
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.metadata.settings import BrokerSettings
 from penstock.model.errors import ErrorCode
@@ -22,10 +24,12 @@ from penstock.wire.generated.broker_registration import BrokerRegistrationReques
 from penstock.wire.generated.controller_registration import ControllerRegistrationRequest
 from penstock.wire.generated.create_topics import CreateTopicsRequest
 from penstock.wire.generated.elect_leaders import ElectLeadersRequest
+from penstock.wire.generated.incremental_alter_configs import IncrementalAlterConfigsRequest
 from penstock.wire.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
 from penstock.wire.generated.unregister_broker import UnregisterBrokerRequest
 from penstock.wire.generated.unregister_controller import UnregisterControllerRequest
 from penstock.wire.generated.update_features import UpdateFeaturesRequest
+from tests.waiting import eventually_async
 
 
 class Played:
@@ -74,6 +78,13 @@ class Played:
         topic = kind.CreatableTopic(name, -1, -1, [kind.CreatableReplicaAssignment(0, list(replicas))], [])
         answer = await self.ask(kind(topics=[topic]))
         assert answer.topics[0].error_code == 0, answer.topics[0].error_message
+
+    async def set(self, name: str, value: str) -> None:
+        """For the cluster."""
+        kind = IncrementalAlterConfigsRequest
+        resource = kind.AlterConfigsResource(4, "", [kind.AlterableConfig(name, 0, value)])
+        answer = await self.ask(kind([resource]))
+        assert answer.responses[0].error_code == 0, answer.responses[0].error_message
 
     def partition(self, name: str) -> Any:
         return self.broker.image.partition(name, 0)
@@ -164,6 +175,26 @@ def test_silence_and_refused_connections_fence(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_who_reports_while_another_is_fenced_stays(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with playing(tmp_path, broker_session_timeout_ms="3000") as world:
+            clock = world.broker.controller_clock
+            await world.join(2, 3)
+            later_ms = clock.now_ms() + 3_100
+            fence = clock._fence
+
+            async def slowly(broker_id: int, epoch: int, why: str) -> None:
+                await fence(broker_id, epoch, why)
+                clock.liveness.touch(3, world.epochs[3], later_ms)
+
+            clock._fence = slowly  # type: ignore[method-assign]
+            await clock.round(later_ms)
+            fenced = {each.id for each in world.broker.image.brokers.values() if each.fenced}
+            assert fenced == {2}
+
+    asyncio.run(scenario())
+
+
 def test_reassignments_and_elections(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with playing(tmp_path) as world:
@@ -228,6 +259,7 @@ def test_internal_topics_grow_and_load_spreads(tmp_path: Path) -> None:
             for broker_id, epoch in world.epochs.items():
                 clock.liveness.touch(broker_id, epoch, clock.now_ms() + 10_000)
             await clock.round(clock.now_ms() + 10_000)
+            await clock.balanced()
             assert len(world.partition("__consumer_offsets").adding_replicas) == 2
             b = world.broker.image.topic("b")
             assert b is not None
@@ -256,8 +288,10 @@ def test_what_could_not_be_decided_is_due_again(tmp_path: Path, monkeypatch: pyt
             with monkeypatch.context() as patch:
                 patch.setattr(world.broker.controller, "submit", refuse)
                 await clock.round(clock.now_ms() + 10_000)
+                await clock.balanced()
             assert len(refused) >= 2
             await clock.round(clock.now_ms() + 20_000)
+            await clock.balanced()
             assert len(world.partition("__consumer_offsets").adding_replicas) == 2
             b = world.broker.image.topic("b")
             assert b is not None
@@ -291,10 +325,80 @@ def test_a_broker_that_comes_while_a_balance_is_decided_gets_its_share(tmp_path:
                 for broker_id, epoch in world.epochs.items():
                     clock.liveness.touch(broker_id, epoch, clock.now_ms() + 60_000)
                 await clock.round(clock.now_ms() + 10_000)
+                await clock.balanced()
                 clock._balance_at_ms = 0
             b = world.broker.image.topic("b")
             assert b is not None
             assert late
             assert any(3 in state.adding_replicas for state in b.partitions)
+
+    asyncio.run(scenario())
+
+
+def test_a_balance_is_planned_in_turns_with_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds go on meanwhile, and nothing is begun of what has changed."""
+    monkeypatch.setattr(balance, "_LOOKS_PER_STEP", 10)
+
+    async def scenario() -> None:
+        settings = {"cluster_balance_enable": "true", "cluster_balance_interval_ms": "100"}
+        async with playing(tmp_path, broker_session_timeout_ms="4000", **settings) as world:
+            clock = world.broker.controller_clock
+            kind = CreateTopicsRequest
+            assigned = [kind.CreatableReplicaAssignment(index, [1]) for index in range(200)]
+            await world.ask(kind(topics=[kind.CreatableTopic("b", -1, -1, assigned, [])]))
+            await world.join(2, 3)
+            for broker_id, epoch in world.epochs.items():
+                clock.liveness.touch(broker_id, epoch, clock.now_ms() + 60_000)
+            await clock.round(clock.now_ms() + 10_000)
+            planning = clock._balancing
+            assert planning is not None
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not planning.done()
+            await clock.dead(3, world.epochs[3])
+            await clock.balanced()
+            b = world.broker.image.topic("b")
+            assert b is not None
+            assert not any(state.adding_replicas for state in b.partitions), "it was planned with a broker more"
+
+            async def receiving() -> set[int]:
+                clock._balance_at_ms = 0  # the clock's own rounds may be at it as well
+                await clock.round(clock.now_ms() + 10_000)
+                await clock.balanced()
+                b = world.broker.image.topic("b")
+                assert b is not None
+                return {broker for state in b.partitions for broker in state.adding_replicas}
+
+            assert await eventually_async(receiving) == {2}
+
+    asyncio.run(scenario())
+
+
+def test_a_balance_that_is_turned_off_while_it_is_planned_begins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with playing(tmp_path, broker_session_timeout_ms="4000") as world:
+            clock, kind = world.broker.controller_clock, CreateTopicsRequest
+            assigned = [kind.CreatableReplicaAssignment(index, [1]) for index in range(8)]
+            await world.ask(kind(topics=[kind.CreatableTopic("b", -1, -1, assigned, [])]))
+            await world.join(2)
+
+            async def planned(steps: Any) -> Any:
+                plan = balance.finished(steps)
+                assert plan.moves
+                await world.set("cluster.balance.enable", meanwhile)
+                return plan
+
+            monkeypatch.setattr(controller_clock, "taking_turns", planned)
+            for meanwhile in ("false", "true"):
+                await world.set("cluster.balance.enable", "true")
+                clock.liveness.touch(2, world.epochs[2], clock.now_ms() + 60_000)
+                clock._balance_at_ms = 0
+                await clock.round(clock.now_ms() + 10_000)
+                await clock.balanced()
+                b = world.broker.image.topic("b")
+                assert b is not None
+                assert any(state.adding_replicas for state in b.partitions) == (meanwhile == "true")
 
     asyncio.run(scenario())

@@ -44,7 +44,7 @@ class World:
         self.image_watch = ImageWatch(lambda: self.image)
         self.channel = self
         self.clock = SystemClock()
-        self.driver = SimpleNamespace(is_active=False, wait_active_controller_known=self.found)
+        self.driver = SimpleNamespace(is_active=False, leader_id=2, wait_active_controller_known=self.found)
         self.controller = self
         self.requests: list[Any] = []
         self.refusals: list[int] = []
@@ -208,7 +208,27 @@ def test_leaves_when_there_is_no_controller_to_tell() -> None:
             raise ControllerUnavailable("none")
 
         broker.heartbeat = nobody
+        broker.driver.leader_id = None
         await lifecycle.hand_over()
+
+    with_started(body)
+
+
+def test_waits_for_a_controller_that_takes_long_to_hand_over() -> None:
+    """What it was asked for is done with many partitions after seconds; the request has timed out by then."""
+
+    async def body(broker: World, lifecycle: Lifecycle) -> None:
+        await eventually_async(lambda: not lifecycle.is_fenced)
+        begun = len(broker.beats)
+
+        def late(_: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+            if len(broker.beats) < begun + 3:
+                raise ControllerUnavailable("no answer in time")
+            return BrokerHeartbeatResponse(is_fenced=False, should_shut_down=True)
+
+        broker.heartbeat = late
+        await lifecycle.hand_over()
+        assert len(broker.beats) >= begun + 3
 
     with_started(body)
 
@@ -243,6 +263,18 @@ def test_only_a_refused_connection_is_death(
         probes.connection_lost(1, 11)
         await eventually_async(lambda: not probes._tasks)
         assert (left, found) == ([], dead)
+
+    asyncio.run(scenario())
+
+
+def test_a_controller_that_stops_looks_after_nobody() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.image, world.driver.is_active = image_with(False), True
+        probes = BrokerProbes(world, None)  # type: ignore[arg-type]
+        await probes.stop()
+        probes.connection_lost(1, 11)
+        assert not probes._tasks
 
     asyncio.run(scenario())
 

@@ -335,6 +335,34 @@ def test_damage_refuses_to_start() -> None:
     live(lambda: again("quorum-state"))
 
 
+def test_a_flipped_bit_of_the_log_refuses_to_start() -> None:
+    """What is committed is never cut off: a voter would forget what the leader has counted."""
+    disk = CrashingDisk()
+
+    async def main() -> None:
+        async with running(disk) as node:
+            for number in range(10):
+                await node.create(f"t{number}")
+
+    async def again() -> None:
+        with pytest.raises(MetadataUnreadable, match=r"damaged at offset \d+: the CRC does not match"):
+            await MetadataNode(disk).start()
+
+    live(main)
+    path = f"{FOLDER}/{'0' * 20}.log"
+    content = disk.open(path).read_at(0, 1 << 20)
+    disk.flip_bit(path, content.index(b"t7") + 1, 1)
+    live(again)
+    live(again)  # and nothing was cut off
+    disk.flip_bit(path, content.index(b"t7") + 1, 1)
+
+    async def whole() -> None:
+        async with running(disk) as node:
+            assert len(node.image.topics) == 10
+
+    live(whole)
+
+
 def test_a_lost_quorum_state_costs_no_epoch() -> None:
     disk = CrashingDisk()
 

@@ -52,6 +52,22 @@ def test_the_image_has_what_the_log_has(room: int, segment_bytes: int) -> None:
     asyncio.run(live())
 
 
+@pytest.mark.parametrize("place", [8, 16, 20, -1], ids=["length", "format", "checksum", "content"])
+def test_nothing_damaged_is_replayed(place: int) -> None:
+    """Not even to see what it would be: a record that no release ever wrote stops a node."""
+
+    async def live() -> None:
+        replica = MetadataReplica(store_on(CrashingDisk()), InlineExecutor())
+        await replica.load()
+        sent = bytearray(topic_batch(0) + topic_batch(1))
+        sent[place] ^= 1
+        assert isinstance(await replica.replicate(bytes(sent), 1), Refusal)
+        assert (replica.log.end_offset, len(replica.pending.topics)) == (0, 0)
+        assert await replica.replicate(topic_batch(0) + topic_batch(1), 1) == []
+
+    asyncio.run(live())
+
+
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 1), (1, 2), (3,)])
 def test_the_image_is_the_same_however_batches_arrive(sizes: tuple[int, ...]) -> None:
     """The clock of a leader may go back."""

@@ -183,7 +183,8 @@ class ConfluentTraffic(Traffic):
         consumer.subscribe([self._topic])
         read: dict[int, int] = {}
         due = time.monotonic() + COMMIT_S
-        while not (self._consuming_ends.is_set() or self._replacing.is_set()):
+        # Who takes over must have something to read again: a member leaves with what it has not committed.
+        while not self._consuming_ends.is_set() and not (self._replacing.is_set() and read):
             for message in consumer.consume(500, 0.1):
                 if message.error() is None:
                     offset = message.offset()

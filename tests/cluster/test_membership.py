@@ -208,14 +208,16 @@ def voters(cluster: Cluster) -> dict[int, str]:
     return {row["id"]: row["directory"] for row in described(cluster)["quorum"] if row["role"] != "observer"}
 
 
-def test_an_empty_disk_takes_the_place_of_a_dead_voter(cluster: Cluster) -> None:
-    """Nobody does anything but start it; then it votes: with it, another one may go."""
+@pytest.mark.parametrize("led", [False, True], ids=["a voter", "the leader"])
+def test_an_empty_disk_takes_the_place_of_a_dead_voter(cluster: Cluster, led: bool) -> None:
+    """Nobody does anything but start it; then it votes: with it, another one may go. Of the disk of a leader its
+    successor has never heard."""
     topic = cluster.create_topic("t", partitions=3, replication_factor=3)
     writer = Writer(cluster.bootstrap, topic)
     writer.write(60)
     before = voters(cluster)
     assert set(before) == {1, 2, 3}
-    dead = next(node_id for node_id in (3, 2) if node_id != cluster.controller_id)
+    dead = next(node_id for node_id in (3, 2, 1) if (node_id == cluster.controller_id) == led)
     cluster.kill(dead)
     shutil.rmtree(cluster.data_dir / f"broker-{dead}")
     cluster.start()

@@ -203,7 +203,9 @@ class World:
         if self.topics.image.topic(name) is not None:
             self.topics.delete(name)
             self.shard.follow(self.topics.image, [name], False)
-            self.apply(self.shard.decide_forget_topics([name], self.now))
+            self.shard.forget_topics([name])
+            while (decision := self.shard.decide_sweep(self.now, 100)) is not None:
+                self.apply(decision)
 
     def pass_time(self, ms: int) -> None:
         end_ms = self.steady_ms + ms

@@ -1,10 +1,13 @@
 """A group service over partitions in memory, whose commits and faults the test decides."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from penstock.broker import coordinator_leadership
 from penstock.broker.gate import Gate
 from penstock.broker.group_driver import GroupService
 from penstock.metadata.delta import MetadataDelta
@@ -22,6 +25,15 @@ NODE_ID = 1
 OFFSETS_TOPIC_ID = b"o" * 16
 
 
+@pytest.fixture(scope="module", autouse=True)
+def patient_loads() -> Iterator[None]:
+    """Requests wait for a load as long as it takes: on a machine that stands still a load outlasts what clients are
+    made to wait, and they are told to ask again, which no test here would do. For a `conftest.py` to import."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coordinator_leadership, "LOAD_WAIT_SECONDS", 20.0)
+        yield
+
+
 class FakePartition:
     """Commits at once, unless `auto_commit` is off: then with `commit()`."""
 
@@ -33,6 +45,7 @@ class FakePartition:
         self.auto_commit = True
         self.refusal: Refusal | None = None
         self.read_error: ErrorCode | None = None
+        self.suspected: list[int] = []
         self.may_read = threading.Event()
         self.may_read.set()
         self.batches: list[tuple[int, bytes]] = []
@@ -69,6 +82,9 @@ class FakePartition:
         waiters, self.waiters = self.waiters, []
         for _, callback in waiters:
             callback(error)
+
+    def suspect(self, offset: int) -> None:
+        self.suspected.append(offset)
 
     def read_bytes(self, offset: int, max_bytes: int) -> bytes | ErrorCode:
         self.may_read.wait(10)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from penstock.groups.config import GroupConfig, MigrationPolicy
 from penstock.groups.decision import Answer, Decision, GroupRecord, Now
+from penstock.groups.group_deletion import GroupDeletion
 from penstock.groups.shard import GroupShard
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.wire.generated.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
@@ -114,13 +115,14 @@ class Story(ConsumerCommands):
         self.shard = GroupShard(config, self.rng)
         self.log: list[tuple[bytes, bytes | None]] = []
         self.steady_ms = 0
+        self.start_wall_ms = START_WALL_MS
         self.refuse_next: ErrorCode | None = None
         self.appends_before_refusal = 0
         self.out: list[str] = []
 
     @property
     def now(self) -> Now:
-        return Now(self.steady_ms, START_WALL_MS + self.steady_ms)
+        return Now(self.steady_ms, self.start_wall_ms + self.steady_ms)
 
     def run(self, line: str) -> list[str]:
         self.out = []
@@ -275,10 +277,12 @@ class Story(ConsumerCommands):
         self.apply(self.shard.decide_delete_offsets(OffsetDeleteRequest(group, topics), waiter, self.now))
 
     def do_delete_groups(self, names: list[str], options: dict[str, str]) -> None:
-        self.apply(self.shard.decide_delete_groups(names[1:], names[0], self.now))
+        self.apply(self.shard.decide_delete_groups(GroupDeletion(names[1:]), names[0], self.now))
 
     def do_forget_topics(self, names: list[str], options: dict[str, str]) -> None:
-        self.apply(self.shard.decide_forget_topics(names, self.now))
+        self.shard.forget_topics(names)
+        while (decision := self.shard.decide_sweep(self.now, 100)) is not None:
+            self.apply(decision)
 
     def do_list(self, names: list[str], options: dict[str, str]) -> None:
         states = [word for word in options.get("state", "").split(",") if word]
@@ -314,6 +318,10 @@ class Story(ConsumerCommands):
                 self.apply(decision)
                 self.out[before:] = [f"{line}  (at {fired_ms})" for line in self.out[before:]]
         self.steady_ms = end_ms
+
+    def do_set_back(self, names: list[str], options: dict[str, str]) -> None:
+        """The clock on the wall shows an earlier time from now on."""
+        self.start_wall_ms -= int(names[0])
 
     def do_refuse(self, names: list[str], options: dict[str, str]) -> None:
         """The next append, or one `after` so many, is refused with this error."""

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
 
-from penstock.broker import coordinator_batches, coordinator_leadership
+from penstock.broker import coordinator_batches, coordinator_leadership, group_driver, offset_sweeper
+from penstock.groups import offset_sweep
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.hashing import coordinator_partition
 from penstock.wire.generated.heartbeat import HeartbeatRequest
@@ -15,7 +17,7 @@ from penstock.wire.generated.offset_commit import OffsetCommitRequest, OffsetCom
 from penstock.wire.generated.offset_fetch import OffsetFetchRequest
 from penstock.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 from penstock.wire.records import decode_group_record
-from tests.groups.fakes import GroupWorld, offsets_topic
+from tests.groups.fakes import GroupWorld, offsets_topic, user_topic
 from tests.groups.story import subscription
 from tests.waiting import eventually_async
 
@@ -37,7 +39,8 @@ def join_request(group: str = "g", member_id: str = "", session_ms: int = 10_000
 
 def commit_request(offset: int, group: str = "g", topic: str = "t", partitions: int = 1) -> OffsetCommitRequest:
     parts = [OffsetCommitRequest.OffsetCommitRequestPartition(n, offset, -1, None) for n in range(partitions)]
-    return OffsetCommitRequest(group, topics=[OffsetCommitRequest.OffsetCommitRequestTopic(topic, partitions=parts)])
+    named = OffsetCommitRequest.OffsetCommitRequestTopic(topic, user_topic(topic).id, parts)
+    return OffsetCommitRequest(group, topics=[named])
 
 
 async def join(world: GroupWorld, group: str = "g", **more: Any) -> JoinGroupResponse:
@@ -262,6 +265,32 @@ def test_a_log_that_cannot_be_read_is_tried_again(monkeypatch: pytest.MonkeyPatc
     run(test)
 
 
+@pytest.mark.parametrize("place", [6, 8, 16, 20, -1], ids=["offset", "length", "format", "checksum", "content"])
+def test_a_batch_that_is_damaged_is_no_state(place: int) -> None:
+    """Else a group would go on from somewhere else: the replica is reported, and another may lead instead."""
+
+    async def test() -> None:
+        world = GroupWorld()
+        for offset in (3, 4, 5):
+            await world.service.commit_offsets(commit_request(offset), 9)
+        base, batch = world.partition.batches[1]
+        rotten = bytearray(batch)
+        rotten[place] ^= 1
+        world.partition.batches[1] = (base, bytes(rotten))
+        world.restart()
+        assert await fetched(world) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert world.partition.suspected == [base]
+        world.partition.batches[1] = (base, batch)
+
+        async def is_back() -> bool:
+            return await fetched(world) == {("t", 0): 5}
+
+        await eventually_async(is_back)
+        world.service.stop()
+
+    run(test)
+
+
 def test_sessions_end_on_the_loop() -> None:
     async def test() -> None:
         world = GroupWorld()
@@ -294,6 +323,23 @@ def test_members_are_heard_before_they_are_judged_after_a_stall() -> None:
 
         assert await eventually_async(empty) == ["silent"]
         assert world.service.heartbeat(request) is ErrorCode.NONE
+        world.service.stop()
+
+    run(test)
+
+
+def test_the_first_who_is_heard_after_a_stall_does_not_get_the_others_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_driver, "_STALL_MS", 30_000)  # however slow this machine is
+
+    async def test() -> None:
+        world = GroupWorld()
+        members = {group: await join_and_sync(world, group, session_ms=20_000) for group in ("first", "second")}
+        requests = [HeartbeatRequest(group, each.generation_id, each.member_id) for group, each in members.items()]
+        world.clock.jumped_ms = 60_000
+        world.service._wake()
+        assert world.service.heartbeat(requests[0]) is ErrorCode.NONE
+        await asyncio.sleep(0.05)
+        assert world.service.heartbeat(requests[1]) is ErrorCode.NONE
         world.service.stop()
 
     run(test)
@@ -405,10 +451,68 @@ def test_offsets_of_deleted_topics_go() -> None:
     run(test)
 
 
+def test_offsets_of_a_topic_that_was_deleted_while_nobody_led_go_with_the_next_leader() -> None:
+    async def test() -> None:
+        world = GroupWorld()
+        await world.service.commit_offsets(commit_request(5, topic="t"), 9)
+        await world.service.commit_offsets(commit_request(6, topic="u"), 9)
+        world.lead(offsets_topic(1, leader=-1, leader_epoch=1))
+        world.delete_topic("u")
+        world.lead(offsets_topic(1, leader_epoch=2))
+        assert await fetched(world) == {("t", 0): 5}
+        world.service.stop()
+
+    run(test)
+
+
+def test_offsets_of_deleted_topics_go_once_the_log_takes_records_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_sweep, "_RETRY_MS", 20)
+
+    async def test() -> None:
+        world = GroupWorld()
+        await world.service.commit_offsets(commit_request(5, topic="t"), 9)
+        await world.service.commit_offsets(commit_request(6, topic="u"), 9)
+        world.partition.refusal = Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "")
+        world.delete_topic("u")
+        await asyncio.sleep(0.05)
+        assert await fetched(world) == {("t", 0): 5, ("u", 0): 6}
+        world.partition.refusal = None
+
+        async def is_gone() -> bool:
+            return await fetched(world) == {("t", 0): 5}
+
+        await eventually_async(is_gone)
+        world.service.stop()
+
+    run(test)
+
+
+def test_a_topic_with_many_offsets_is_forgotten_in_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two shards: they share what a turn of the loop has room for."""
+    monkeypatch.setattr(offset_sweeper, "_STEP", 100)
+
+    async def test() -> None:
+        world = GroupWorld(partitions=2)
+        world.topics["t"] = user_topic("t", 1_000)
+        world.lead(offsets_topic(2, leader_epoch=1))
+        for group in ("g", "h", "i", "j"):
+            await world.service.commit_offsets(commit_request(5, group, partitions=500), 9)
+        shards = [led.shard for led in world.service._leadership.active.values()]
+        assert all(shard.offset_count for shard in shards)
+        counts = [2_000]
+        world.delete_topic("t")
+        while counts[-1]:
+            counts.append(sum(shard.offset_count for shard in shards))
+            await asyncio.sleep(0)
+        assert max(before - after for before, after in pairwise(counts)) <= 100
+        world.service.stop()
+
+    run(test)
+
+
 def test_many_records_become_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     # Small ones will do: a busy machine takes its time.
     monkeypatch.setattr(coordinator_batches, "_BATCH_BYTES", 32 * 1024)
-    monkeypatch.setattr(coordinator_leadership, "LOAD_WAIT_SECONDS", 10)
 
     async def test() -> None:
         world = GroupWorld()

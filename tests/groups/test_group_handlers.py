@@ -22,7 +22,7 @@ from penstock.wire.generated.offset_delete import OffsetDeleteRequest
 from penstock.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from penstock.wire.generated.sync_group import SyncGroupRequest
 from penstock.wire.struct import ApiMessage
-from tests.groups.fakes import GroupWorld, offsets_topic, user_topic
+from tests.groups.fakes import GroupWorld, image_with, offsets_topic, user_topic
 from tests.groups.story import subscription
 
 T_ID = user_topic("t").id
@@ -254,6 +254,31 @@ def test_offsets_of_a_topic_that_was_created_again_are_not_its_own() -> None:
         for version in (7, 9, 10):
             answer = await client.send(_fetch_request(version, "g", "t", again.id), version)
             assert _fetched(answer, version) == [(0, -1, 0), (1, -1, 0)]
+        client.world.restart()
+        client.broker = client.world.broker()
+        for version in (7, 9, 10):
+            answer = await client.send(_fetch_request(version, "g", None, again.id), version)
+            assert not (answer.topics if version < 8 else answer.groups[0].topics)
+
+    run(test)
+
+
+def test_a_name_that_went_to_another_topic_while_the_answer_waited() -> None:
+    async def test(client: Client) -> None:
+        world = client.world
+        await client.send(commit("t", (0, 5)), 9)
+        world.partition.auto_commit = False
+        writing = asyncio.ensure_future(client.send(commit("u", (0, 6)), 9))
+        await asyncio.sleep(0)
+        fetching = asyncio.ensure_future(client.send(_fetch_request(10, "g", None, bytes(16)), 10))
+        await asyncio.sleep(0)
+        again = user_topic("t")
+        again.id = b"new t".ljust(16)
+        client.broker.image = image_with(again, world.topics["u"])
+        world.partition.commit()
+        await writing
+        answer = await fetching
+        assert [topic.topic_id for topic in answer.groups[0].topics] == [world.topics["u"].id]
 
     run(test)
 

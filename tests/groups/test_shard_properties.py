@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.groups.classic.group import ClassicGroup, GroupState
 from penstock.groups.decision import Decision, Now
+from penstock.groups.group_deletion import GroupDeletion
 from penstock.groups.shard import GroupShard
 from penstock.model.errors import ErrorCode
 from penstock.wire.generated.heartbeat import HeartbeatRequest
@@ -155,7 +156,7 @@ class World:
 
     def delete_group(self, client: Client, choice: int) -> None:
         waiter = self.new_waiter(client)
-        self.apply(self.shard.decide_delete_groups([client.group_id], waiter, self.now))
+        self.apply(self.shard.decide_delete_groups(GroupDeletion([client.group_id]), waiter, self.now))
 
     # -- what befalls them ------------------------------------------------------------------------------------------
 

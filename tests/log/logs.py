@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from penstock.log.config import LogConfig
+from penstock.log.directory import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.store import LogStore, StoreSettings
 from penstock.model.errors import ErrorCode
@@ -38,6 +41,13 @@ def open_log(store: LogStore, config: LogConfig | None = None, topic: str = "t",
 
 def new_log(config: LogConfig | None = None, disk: Disk | None = None, **settings: Any) -> PartitionLog:
     return open_log(open_store(disk, **settings), config)
+
+
+def delete_unnoted(store: LogStore, log: PartitionLog) -> None:
+    """Deletes a log; nobody has come yet to write that down and to remove its files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LogDirectory, "remove_doomed", lambda _: None)
+        store.delete(log)
 
 
 def batch(*values: bytes | str, timestamp_ms: int = NOW_MS, **fields: Any) -> bytearray:

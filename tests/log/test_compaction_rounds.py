@@ -4,6 +4,8 @@ import contextlib
 import errno
 import logging
 import random
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -36,6 +38,8 @@ from tests.log.compacting import (
 )
 from tests.log.logs import NOW_MS, StillClock, open_log, open_store
 from tests.log.test_compaction import Bench, offsets
+
+T = TypeVar("T")
 
 _PATH = "/data/t-0"
 
@@ -359,6 +363,27 @@ def test_a_round_that_is_overtaken_is_given_up(what: str, moment: str) -> None:
     bench.store.write_checkpoints()
     bench.boot()
     assert table(records(bench.log)) == seen
+
+
+@pytest.mark.parametrize("what", ["truncate", "delete topic"])
+def test_a_log_that_changes_while_its_round_is_written_down_is_given_up(what: str) -> None:
+    bench = Bench()
+    fill(bench, 90)
+    log = bench.log
+
+    async def run(work: Callable[[], T]) -> T:
+        result = await run_inline(work)
+        if cleaner.rounds == 1:
+            if what == "truncate":
+                log.truncate_to(10)
+            else:
+                bench.store.delete(log)
+        return result
+
+    cleaner = Cleaner(bench.clock, InlineWorker, run)
+    compact(log, cleaner)
+    assert cleaner.rounds == 1
+    assert log.directory.failure is None
 
 
 def test_a_damaged_segment_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -37,12 +37,28 @@ def exercise(disk: Disk, root: str) -> list[object]:
     for call in calls:
         with pytest.raises(FileNotFoundError):
             call(missing)
+    answers.append(rename_folders(disk, root))
     disk.remove_tree(f"{root}/a")
     answers.append(disk.list_dir(root))
     usage = disk.usage(root)
     answers.append(0 <= usage.free_bytes <= usage.total_bytes)
     file.close()
     return answers
+
+
+def rename_folders(disk: Disk, root: str) -> list[object]:
+    """A folder takes the place of an empty one only."""
+    for name in ("empty", "full", "moved"):
+        disk.make_dirs(f"{root}/a/{name}")
+    disk.open(f"{root}/a/full/f", create=True).close()
+    answers: list[object] = []
+    for name in ("full", "n" * 256):
+        with pytest.raises(OSError, match=r"not empty|too long") as refused:
+            disk.rename(f"{root}/a/moved", f"{root}/a/{name}")
+        answers.append(refused.value.errno)
+    disk.rename(f"{root}/a/moved", f"{root}/a/empty")
+    disk.rename(f"{root}/a/full", f"{root}/a/full")
+    return [*answers, sorted(disk.list_dir(f"{root}/a"))]
 
 
 def test_both_disks_answer_alike(tmp_path: Path) -> None:

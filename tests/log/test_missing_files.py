@@ -10,7 +10,7 @@ from penstock.log.config import LogConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.store import LogStore
 from penstock.sim.disk import CrashingDisk, PowerLoss
-from tests.log.logs import TOPIC_ID, append, open_log, open_store, values
+from tests.log.logs import TOPIC_ID, append, delete_unnoted, open_log, open_store, values
 
 _CONFIG = LogConfig(segment_bytes=300)
 _PATH = "/data/t-0"
@@ -170,7 +170,7 @@ def test_a_topic_that_was_deleted_is_not_missed_by_the_next_of_its_name() -> Non
     """The power was lost between the deletion and the next checkpoint."""
     disk = CrashingDisk()
     store = write(disk)
-    store.delete(open_log(store))
+    delete_unnoted(store, open_log(store))
     disk.sync_dir("/data")
     disk.crash()
     assert read_offsets(disk, f"/data/{RECOVERY_POINT_FILE}")["t-0"] == 10

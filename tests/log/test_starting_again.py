@@ -1,8 +1,12 @@
-"""A log that forgets everything and starts again, at a lower offset than before: what is synced then survives."""
+"""A log that forgets everything and starts again, at another offset than before: what is synced then survives, and
+where it starts does, too."""
 
+import asyncio
 import contextlib
 import errno
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -64,6 +68,52 @@ def test_wherever_the_power_goes_the_log_is_not_damaged(seed: int) -> None:
         if synced:
             return
     raise AssertionError("it takes no more than 100 operations")
+
+
+@pytest.mark.parametrize("offset", [100, 500, 501, 900])
+@pytest.mark.parametrize("begin", [new_log, start_at_500], ids=["a new log", "an old log"])
+def test_an_empty_log_counts_its_end_when_it_is_durable(begin: Callable[..., PartitionLog], offset: int) -> None:
+    for seed in range(6):
+        disk = CrashingDisk(seed)
+        log = begin(disk=disk)
+        assert log.truncate_full_and_start_at(offset) is None
+        assert (log.end_offset, log.counted_end_offset) == (offset, 0)
+        log.flush()
+        assert log.counted_end_offset == offset
+        again = load_again(disk)
+        assert (again.log_start_offset, again.end_offset, again.lost_records) == (offset, offset, False)
+
+
+def test_a_log_cut_down_to_its_start_counts_it_when_it_is_durable() -> None:
+    """Records were deleted up to within a batch; then the batch goes."""
+    for seed in range(6):
+        disk = CrashingDisk(seed)
+        log = new_log(disk=disk)
+        append(log, "a", "b", "c")
+        log.flush()
+        assert log.delete_records_before(2) is None
+        assert log.truncate_to(2) is None
+        assert (log.end_offset, log.counted_end_offset) == (2, 0)
+        log.flush()
+        assert log.counted_end_offset == 2
+        again = load_again(disk)
+        assert (again.log_start_offset, again.end_offset, again.lost_records) == (2, 2, False)
+
+
+def test_group_commit_makes_an_empty_log_count() -> None:
+    async def live() -> PartitionLog:
+        store = open_store(disk)
+        with ThreadPoolExecutor(1) as pool:
+            store.start(asyncio.get_running_loop(), pool)
+            log = open_log(store)
+            assert log.truncate_full_and_start_at(500) is None
+            assert log.counted_end_offset == 0
+            await store.drain()
+            return log
+
+    disk = CrashingDisk()
+    assert asyncio.run(live()).counted_end_offset == 500
+    assert load_again(disk).end_offset == 500
 
 
 def test_without_room_for_the_new_start_nothing_is_appended_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:

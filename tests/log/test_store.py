@@ -1,7 +1,9 @@
 """Many logs: opening costs nothing, files are shared fairly, topics are known by id, deleting is final."""
 
 import asyncio
+import errno
 import gc
+import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +18,7 @@ from penstock.log.reading import FileSpan
 from penstock.log.segment import OpenFiles, Segment
 from penstock.log.store import load_quietly
 from penstock.model.errors import ErrorCode
+from penstock.model.ids import format_uuid
 from penstock.sim.disk import CrashingDisk
 from tests.log.logs import NOW_MS, TOPIC_ID, append, batch, code_of, open_log, open_store, values
 from tests.waiting import eventually_async
@@ -147,6 +150,56 @@ def test_what_a_crash_left_of_a_deletion_is_removed_after_the_start() -> None:
     asyncio.run(scenario())
 
 
+def doomed(disk: CrashingDisk) -> list[str]:
+    return [name for name in disk.list_dir("/data") if name.endswith("-delete")]
+
+
+def test_a_replica_that_leaves_again_does_not_wait_for_the_files_of_the_first_time() -> None:
+    """Removing a large partition takes its time; meanwhile it may have come back and be gone once more."""
+    disk = CrashingDisk()
+    store = open_store(disk)
+
+    async def leave(times: int) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            store.start(asyncio.get_running_loop(), pool)
+            pool.submit(go_on.wait, 20)
+            for _ in range(times):
+                log = open_log(store)
+                append(log)
+                log.flush()
+                store.delete(log)
+            assert store.directories[0].failure is None
+            assert len(doomed(disk)) == times
+            go_on.set()
+            await eventually_async(lambda: doomed(disk) == [])
+
+    go_on = threading.Event()
+    asyncio.run(leave(3))
+
+
+def test_nor_does_it_meet_what_an_earlier_process_left() -> None:
+    disk = CrashingDisk()
+    for _ in range(3):
+        store = open_store(disk)
+        log = open_log(store)
+        append(log)
+        aside = store.directories[0].path_aside(log.name, log.topic_id, "delete")
+        disk.rename(log.path, aside)  # and is killed
+    assert len(doomed(disk)) == 3
+
+
+@pytest.mark.parametrize("length", [1, 215, 249])
+def test_a_topic_with_the_longest_name_can_be_deleted(length: int) -> None:
+    disk = CrashingDisk()
+    store = open_store(disk)
+    log = open_log(store, topic="t" * length, partition=12345 if length < 249 else 0)
+    append(log)
+    store.delete(log)
+    assert store.directories[0].failure is None
+    assert doomed(disk) == []
+    assert not disk.exists(log.path)
+
+
 def test_strays_are_found_and_moved_aside() -> None:
     disk = CrashingDisk()
     store = open_store(disk)
@@ -159,8 +212,60 @@ def test_strays_are_found_and_moved_aside() -> None:
     assert name == "gone-0"
     store.move_stray_aside(directory, name)
     assert store.strays() == []
-    assert disk.exists("/data/gone-0-stray/00000000000000000000.log")
+    (aside,) = strays_aside(disk)
+    assert aside == f"gone-0.{format_uuid(TOPIC_ID)}-1-stray"
+    assert disk.exists(f"/data/{aside}/00000000000000000000.log")
     assert open_store(disk).strays()[0][1] == "t-0", "a stray is not taken for a topic named so"
+
+
+def strays_aside(disk: CrashingDisk) -> list[str]:
+    return [name for name in disk.list_dir("/data") if name.endswith("-stray")]
+
+
+@pytest.mark.parametrize("tells_its_topic", [True, False])
+def test_a_stray_may_come_again(tells_its_topic: bool) -> None:
+    disk = CrashingDisk()
+    for _ in range(3):
+        store = open_store(disk)
+        append(open_log(store))
+        store.close()
+        if not tells_its_topic:
+            disk.remove("/data/t-0/partition.metadata")
+        store = open_store(disk)
+        for directory, name in store.strays():
+            store.move_stray_aside(directory, name)
+        assert store.strays() == []
+    assert len(strays_aside(disk)) == 3
+
+
+def test_the_directory_of_another_topic_may_come_again() -> None:
+    disk = CrashingDisk()
+    for _ in range(2):
+        for topic_id in (TOPIC_ID, b"another topic id"):
+            store = open_store(disk)
+            log = store.open("t", 0, topic_id, LogConfig())
+            append(log)
+            assert log.end_offset == 1
+            store.close()
+    assert len(strays_aside(disk)) == 3
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_stray_that_cannot_be_moved_keeps_nobody_from_starting(code: int) -> None:
+    """A disk that is broken fails as a whole, others live on; on a full one the next start tries again."""
+    disk = CrashingDisk()
+    store = open_store(disk)
+    for topic in ("gone", "too"):
+        append(open_log(store, topic=topic))
+    store.close()
+    store = open_store(disk)
+    disk.failing["/data/gone-0"] = code
+    for directory, name in store.strays():
+        store.move_stray_aside(directory, name)
+    assert (store.directories[0].failure is not None) == (code == errno.EIO)
+    disk.failing.clear()
+    left = {name for _, name in open_store(disk).strays()}
+    assert left == ({"gone-0"} if code == errno.ENOSPC else {"gone-0", "too-0"})
 
 
 def test_high_watermarks_and_starts_of_untouched_logs_survive() -> None:

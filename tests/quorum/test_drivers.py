@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker import metadata_floor
 from penstock.broker.metadata_driver import AmongStrangers, MetadataUnavailable, NotController
+from penstock.broker.metadata_store import MetadataUnreadable
 from penstock.metadata.snapshot import parse_snapshot_name
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.quorum.control_records import voters_in
 from penstock.quorum.voters import Endpoint
+from penstock.records.batch import iter_headers
 from tests.quorum.driver_cluster import DriverCluster
 from tests.waiting import eventually_async
 
@@ -180,6 +183,60 @@ def test_a_node_that_was_away_catches_up_by_log(tmp_path: Path) -> None:
             await leader.change(value)
         await cluster.start(away)
         await cluster.all_have(29)
+
+    live(tmp_path, story)
+
+
+@pytest.mark.parametrize("at", ["content", "offset", "length"])
+def test_a_leader_whose_log_has_rotted_puts_a_snapshot_in_its_place(tmp_path: Path, at: str) -> None:
+    """Nobody could follow it, and nobody may take what it says now for what was decided."""
+
+    async def story(cluster: DriverCluster) -> None:
+        leader = await cluster.leader()
+        away = next(number for number in cluster.running if number != leader.number)
+        await cluster.kill(away)
+        (file,) = (leader.path / "__cluster_metadata-0").glob("*.log")
+        before = file.stat().st_size
+        for value in range(1, 30):
+            await leader.change(value)
+        await cluster.all_have(29)
+        content = bytearray(file.read_bytes())
+        batch = next(position for position, _ in iter_headers(content) if position > (before + len(content)) // 2)
+        content[batch + {"content": 70, "offset": 6, "length": 9}[at]] ^= 1
+        file.write_bytes(content)
+        node = await cluster.start(away)
+        await cluster.all_have(29)
+        assert cluster.requests["FetchSnapshotRequest"] >= 1
+        await cluster.stop(leader.number)
+        await cluster.start(leader.number)
+        await cluster.all_have(29)
+        assert not node.failures
+
+    live(tmp_path, story)
+
+
+def test_a_start_on_less_than_was_committed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may never have had it. So it is when a leader wants it cut."""
+    monkeypatch.setattr(metadata_floor, "_INTERVAL_S", 0.02)
+
+    async def story(cluster: DriverCluster) -> None:
+        leader = await cluster.leader()
+        other = next(node for node in cluster.running.values() if node is not leader)
+        await leader.change(1)
+        await cluster.all_have(1)
+        await eventually_async(lambda: other.store.floor.offset == other.driver.end_offset)
+        with pytest.raises(MetadataUnreadable, match=r"wants .* cut"):
+            await other.driver._replica.truncate(other.store.floor.offset - 1)
+        (file,) = (other.path / "__cluster_metadata-0").glob("*.log")
+        await cluster.kill(other.number)
+        content = file.read_bytes()
+        file.write_bytes(content[:-1])
+        with pytest.raises(MetadataUnreadable, match="damaged at offset"):
+            await cluster.start(other.number)
+        file.write_bytes(content)
+        await cluster.start(other.number)
+        await leader.change(2)
+        await cluster.all_have(2)
 
     live(tmp_path, story)
 

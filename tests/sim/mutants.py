@@ -103,6 +103,20 @@ def _commits_answered_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LedPartition, "when_committed", lambda self, end_offset, callback: callback(ErrorCode.NONE))
 
 
+def _later_leaders_refuse(patch: pytest.MonkeyPatch) -> None:
+    """In one partition: whoever writes gets on in the others."""
+    from penstock.model.errors import ErrorCode, Refusal
+
+    append = Partition.append
+
+    def refuse(partition: Partition, *batch: Any) -> Any:
+        if partition.index == 1 and partition.leader_epoch > 0:
+            return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, "no")
+        return append(partition, *batch)
+
+    patch.setattr(Partition, "append", refuse)
+
+
 def _transactions_never_committed(patch: pytest.MonkeyPatch) -> None:
     from penstock.broker.transaction_driver import TransactionService
     from penstock.model.errors import ErrorCode
@@ -113,6 +127,31 @@ def _transactions_never_committed(patch: pytest.MonkeyPatch) -> None:
         return ErrorCode.INVALID_TXN_STATE if request.committed else await end(driver, request, *more)
 
     patch.setattr(TransactionService, "end_transaction", refuse)
+
+
+def _commits_untold_and_torn(patch: pytest.MonkeyPatch) -> None:
+    """Every third: its client is told that it failed, and one partition that it did."""
+    from penstock.broker.transaction_driver import TransactionService
+    from penstock.broker.transaction_markers import LocalMarkers
+    from penstock.model.errors import ErrorCode
+
+    end, append = TransactionService.end_transaction, LocalMarkers._append
+    torn: set[tuple[int, int]] = set()
+    commits = count(1)
+
+    async def end_badly(driver: Any, request: Any, *more: Any) -> Any:
+        is_torn = request.committed and next(commits) % 3 == 0
+        if is_torn:
+            torn.add((request.producer_id, request.producer_epoch))
+        answer = await end(driver, request, *more)
+        return ErrorCode.INVALID_TXN_STATE if is_torn else answer
+
+    def tear(markers: Any, partition: Any, marker: Any, done: Any) -> None:
+        aborts = partition.index == 1 and (marker.producer_id, marker.producer_epoch) in torn
+        append(markers, partition, marker._replace(commit=marker.commit and not aborts), done)
+
+    patch.setattr(TransactionService, "end_transaction", end_badly)
+    patch.setattr(LocalMarkers, "_append", tear)
 
 
 def _commits_refused(patch: pytest.MonkeyPatch) -> None:
@@ -238,13 +277,16 @@ def _uncommitted_metadata_shown(patch: pytest.MonkeyPatch) -> None:
 
 def _scrub_skips_odd(patch: pytest.MonkeyPatch) -> None:
     from penstock.broker import scrub
+    from penstock.records.batch import DamagedBatch, crc_is_valid, iter_headers
 
-    is_valid = scrub.crc_is_valid
+    def skips(data: bytes, offset: int, end_offset: int) -> Iterator[tuple[int, Any]]:
+        for position, header in iter_headers(data):
+            if header.base_offset % 2 == 0 and not crc_is_valid(data, position, header):
+                raise DamagedBatch(offset, "it is even")
+            yield position, header
+            offset = header.next_offset
 
-    def skips(data: Any, position: int, header: Any) -> bool:
-        return header.base_offset % 2 == 1 or is_valid(data, position, header)
-
-    patch.setattr(scrub, "crc_is_valid", skips)
+    patch.setattr(scrub, "iter_undamaged", skips)
 
 
 def _damage_cut_in_sync(patch: pytest.MonkeyPatch) -> None:
@@ -299,9 +341,9 @@ def _aborted_offsets_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def _plans_never_settle(patch: pytest.MonkeyPatch) -> None:
-    from penstock.controller.balance import _Plan
+    from penstock.controller.better_places import BetterPlaces
 
-    patch.setattr(_Plan, "_lead", lambda _, replicas: replicas[1:] + replicas[:1])
+    patch.setattr(BetterPlaces, "_lead", lambda _, replicas: replicas[1:] + replicas[:1])
 
 
 def _intervals_never_end(patch: pytest.MonkeyPatch) -> None:
@@ -407,6 +449,7 @@ MUTANTS = (
     Mutant("commits-answered-at-once", "P18", 1, 40, ("power_loss_in_sync",), _commits_answered_at_once),
     Mutant("commits-refused", "P-Live", 1, 10, (), _commits_refused),
     Mutant("transactions-never-committed", "P-Live", 1, 10, (), _transactions_never_committed),
+    Mutant("commits-untold-and-torn", "G1a", 1, 10, (), _commits_untold_and_torn),
     Mutant("open-transactions-shown", "G1a", 1, 30, (), _open_transactions_shown),
     Mutant("stable-offset-stuck", "P-Live", 1, 10, (), _stable_offset_stuck),
     Mutant("aborted-transactions-shown", "G1a", 1, 20, (), _aborted_forgotten),
@@ -420,6 +463,7 @@ MUTANTS = (
     Mutant("fenced-stay-in-sync", "C4", 3, 40, ROUGH, _controller("fencing leaves followers in the ISR")),
     Mutant("elected-out-of-sync", "C6", 3, 20, ROUGH, _controller("any replica is elected")),
     Mutant("unclean-always-allowed", "C6", 3, 20, ROUGH, _unclean_allowed),
+    Mutant("later-leaders-refuse", "P-Live", 3, 10, ("kill", "isolate"), _later_leaders_refuse),
     Mutant("moves-never-end", "C10", 5, 10, (), _moves_never_end),
     Mutant("voters-never-added", "R-Live", 3, 10, (), _voters_never_added),
     Mutant("epoch-forgotten-at-restart", "R2/R3", 3, 20, ("kill", "power_loss", "pause"), _epoch_forgotten),
@@ -435,7 +479,7 @@ MUTANTS = (
     Mutant("first-of-a-key-stays", "P11", 3, 20, (), _first_of_a_key_stays, _compacts),
     Mutant("all-is-deleted", "P12", 3, 5, (), _everything_deleted, _deletes, draw_extras),
     Mutant("starts-not-followed", "P12", 3, 5, (), _starts_not_followed, _deletes, draw_extras),
-    Mutant("aborted-offsets-count", "G1a", 1, 20, (), _aborted_offsets_count, _takes_offsets, draw_extras),
+    Mutant("aborted-offsets-count", "G1a", 1, 40, (), _aborted_offsets_count, _takes_offsets, draw_extras),
     Mutant("plans-never-settle", "C10", 5, 2, (), _plans_never_settle, _balances, draw_extras),
     Mutant("intervals-never-end", "P-Live", 3, 5, (), _intervals_never_end, _syncs_by_interval, draw_extras),
     Mutant("start-in-a-batch-refused", "P5", 5, 15, AWAY, _start_within_a_batch_refused, _deletes, draw_extras),

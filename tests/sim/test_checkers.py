@@ -20,6 +20,7 @@ from penstock.sim.history import (
 )
 
 P = ("t", 0)
+Q = ("t", 1)
 OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
 
 
@@ -123,6 +124,77 @@ def test_a_commit_that_is_gone_in_the_end_is_lost() -> None:
     assert [each.name for each in check_history(History([*told, Committed("x", "g", P, 5)]))] == ["lost-commit"]
     assert check_history(History([*told, Committed("x", "g", P, 7)])) == []
     assert check_history(History([*told, Committed("x", "g", P, 9)])) == []
+
+
+def test_of_two_members_the_last_commit_counts_in_the_end_unless_they_overlapped() -> None:
+    first, second = Commit("c", "g", P, 5, OK), Commit("d", "g", P, 9, OK)
+    begun = [each._replace(outcome=UNKNOWN, begun=True) for each in (first, second)]
+    told: dict[str, list[Event]] = {
+        "one after the other": [begun[0], first, begun[1], second],
+        "overlapping": [begun[0], begun[1], first, second],
+    }
+
+    def wrong(story: str, *, in_the_end: bool) -> list[int]:
+        seen = [Committed("f", "g", P, offset, in_the_end) for offset in (5, 9)]
+        return [each.offset for each in seen if check_history(History([*told[story], each]))]
+
+    assert wrong("one after the other", in_the_end=True) == [5]
+    assert wrong("one after the other", in_the_end=False) == [], "it may have been asked for before that"
+    assert wrong("overlapping", in_the_end=True) == []
+
+
+def begins(position: int, *before: Event, **final: int) -> list[str]:
+    """What is said of a member that is given a partition of six records and reads on from there."""
+    values = tuple(enumerate("abcdef"))
+    told: list[Event] = [sent(value, offset) for offset, value in values]
+    told += [*before, Assigned("d", "g", 1), Begin("d", "g", P, position, 1), Poll("d", P, values[position:], 1)]
+    there = values[final.get("start_offset", 0) :]
+    told += [Final(P, there, committed, **final) for committed in (False, True)]
+    return sorted({each.name for each in check_history(History(told))} - {"vanished-read"})
+
+
+def test_a_group_skips_nothing_when_it_begins() -> None:
+    commit = Commit("c", "g", P, 2, UNKNOWN, begun=True)
+    assert begins(0) == begins(2, commit) == begins(1, commit) == begins(3, start_offset=3) == []
+    assert begins(1) == begins(3, commit) == begins(3, commit, start_offset=2) == ["poll-skip"]
+    assert begins(4, commit, Commit("c", "g", P, 4, FAILED), Commit("c", "h", P, 5, OK)) == []
+    assert begins(5, commit, Commit("c", "g", P, 4, FAILED), Commit("c", "h", P, 5, OK)) == ["poll-skip"]
+
+
+def test_a_member_may_be_given_what_it_had_fetched_before_it_lost_its_partitions() -> None:
+    held: list[Event] = [Assigned("d", "g", 1), Begin("d", "g", P, 0, 1), Poll("d", P, ((0, "a"), (1, "b")), 1)]
+    assert begins(2, *held) == []
+    assert begins(3, *held) == ["poll-skip"]
+
+
+def half_told(in_p: bool, in_q: bool, offset: int) -> list[str]:
+    """What is said of a transaction that was being committed when its client lost the coordinator."""
+    told: list[Event] = [
+        TransactionOffset("p", 1, "g", P, 1),
+        TransactionEnd("p", 1, True, UNKNOWN, begun=True),
+        TransactionEnd("p", 1, True, OK),
+        sent("a", 0, transaction=2),
+        Send("p", Q, "b", OK, 0, 2),
+        TransactionOffset("p", 2, "g", P, 2),
+        TransactionEnd("p", 2, True, UNKNOWN, begun=True),
+        TransactionEnd("p", 2, True, UNKNOWN),
+        Final(P, ((0, "a"),)),
+        Final(Q, ((0, "b"),)),
+        Final(P, ((0, "a"),) if in_p else (), True),
+        Final(Q, ((0, "b"),) if in_q else (), True),
+        Committed("f", "g", P, offset),
+    ]
+    return [each.name for each in check_history(History(told))]
+
+
+def test_a_transaction_whose_end_nobody_was_told_is_there_or_is_not() -> None:
+    assert half_told(True, True, 2) == half_told(False, False, 1) == []
+    assert half_told(True, False, 2) == half_told(False, True, 1) == ["torn-transaction"]
+
+
+def test_an_offset_goes_with_the_records_of_its_transaction() -> None:
+    assert half_told(True, True, 1) == ["torn-offsets"]
+    assert half_told(False, False, 2) == ["torn-offsets"]
 
 
 def test_offsets_are_those_of_the_last_transaction_that_may_be_committed() -> None:

@@ -1,12 +1,15 @@
 """The loop of the simulator: virtual time, order, processes that stop in the middle of things, pools."""
 
 import asyncio
+import gc
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from penstock.sim.loop import Deadlock, OutOfTime, SimLoop
 from penstock.sim.process import Process, ProcessDied
+from penstock.sim.world import World
 
 
 def test_time_jumps_to_the_next_timer_and_moves_with_every_turn() -> None:
@@ -114,6 +117,30 @@ def test_a_dead_process_never_gets_another_turn_and_its_callers_learn_it() -> No
     assert len(ticks) == 3
 
 
+def _die_and_make_a_task() -> None:
+    world = World(1)
+    process = world.begin_process("p")
+
+    async def last_words() -> None:
+        process.die()
+        asyncio.get_running_loop().create_task(asyncio.sleep(1))
+
+    async def story() -> None:
+        process.spawn(last_words())
+        await asyncio.sleep(1)
+
+    world.run(story())
+
+
+def test_a_task_made_in_the_turn_of_death_ends_with_its_world() -> None:
+    """Nobody will ever run it, and nobody may be left to complain that it was not awaited."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        _die_and_make_a_task()
+        gc.collect()
+    assert [each for each in told if "never awaited" in str(each.message)] == []
+
+
 def test_pool_work_takes_time_and_is_cut_off_by_death() -> None:
     loop = SimLoop(1)
     done: list[str] = []
@@ -137,6 +164,22 @@ def test_pool_work_takes_time_and_is_cut_off_by_death() -> None:
 
     loop.run(story())
     assert done in (["ran", "told"], ["ran", "told", "ran"])
+
+
+def test_pool_work_that_was_begun_cannot_be_called_off() -> None:
+    """As a thread: what waits for one never begins, what has one goes on to its end."""
+    loop = SimLoop(1)
+    ran: list[str] = []
+    pool = ThreadPoolExecutor(1)
+
+    async def story() -> None:
+        begun, waiting, last = (loop.run_in_executor(pool, ran.append, name) for name in ("begun", "waiting", "last"))
+        begun.cancel()
+        waiting.cancel()
+        await last
+
+    loop.run(story())
+    assert ran == ["begun", "last"]
 
 
 def test_an_exception_of_the_pool_reaches_the_caller() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from penstock.broker.transaction_driver import TransactionService
-from penstock.broker.transaction_markers import Done, EndMarker
+from penstock.broker.transaction_markers import Done
 from penstock.broker.transaction_producer_ids import SpareProducerIds
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.features import TRANSACTION_VERSION
@@ -15,7 +15,7 @@ from penstock.metadata.settings import BrokerSettings
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ids import TopicPartition
 from penstock.records.batch import parse_header
-from penstock.records.markers import build_end_marker
+from penstock.records.markers import EndMarker, build_end_marker
 from penstock.wire.generated.end_txn import EndTxnRequest, EndTxnResponse
 from penstock.wire.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tests.groups.fakes import NODE_ID, FakePartition, GroupWorld, JumpingClock, image_with
@@ -57,9 +57,8 @@ class MarkedPartition(FakePartition):
     def producer_epoch(self, producer_id: int) -> int:
         return self.epochs.get(producer_id, -1)
 
-    def write_marker(
-        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
-    ) -> int | Refusal:
+    def write_marker(self, marker: EndMarker) -> int | Refusal:
+        producer_id, producer_epoch, coordinator_epoch, commit, _ = marker
         if self.producer_epoch(producer_id) > producer_epoch:
             return Refusal(ErrorCode.INVALID_PRODUCER_EPOCH, "an older epoch")
         return self.append_records(build_end_marker(producer_id, producer_epoch, coordinator_epoch, commit, 1))

@@ -22,10 +22,14 @@ def leader(clock_ms: int = 1_000) -> Partition:
     return partition
 
 
+def not_suspected(_partition: Partition, offset: int) -> None:
+    raise AssertionError(f"nothing is damaged at {offset}")
+
+
 def test_answers_of_an_epoch_that_is_over() -> None:
     """KAFKA-20634: the same broker leads again, and the watermark of the new epoch passes what the old one wrote."""
     partition = leader()
-    led = LedPartition(partition, partition.log.directory.clock)
+    led = LedPartition(partition, partition.log.directory.clock, not_suspected)
     end_offset = led.append_records(batch("a"))
     assert isinstance(end_offset, int)
     told: list[ErrorCode] = []
@@ -41,7 +45,7 @@ def test_answers_of_an_epoch_that_is_over() -> None:
 
 def test_answers_when_another_broker_leads() -> None:
     partition = leader()
-    led = LedPartition(partition, partition.log.directory.clock)
+    led = LedPartition(partition, partition.log.directory.clock, not_suspected)
     end_offset = led.append_records(batch("a"))
     assert isinstance(end_offset, int)
     told: list[ErrorCode] = []
@@ -52,7 +56,7 @@ def test_answers_when_another_broker_leads() -> None:
 
 def test_what_was_committed_stays_committed_with_fewer_replicas() -> None:
     partition = leader()
-    led = LedPartition(partition, partition.log.directory.clock)
+    led = LedPartition(partition, partition.log.directory.clock, not_suspected)
     end_offset = led.append_records(batch("a"))
     assert isinstance(end_offset, int)
     partition._advance(end_offset)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.transaction_markers import EndMarker
 from penstock.metadata.image import OFFSETS_TOPIC
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
+from penstock.records.markers import EndMarker
 from penstock.testing import Broker
 from tests.transactions_broker.raw_producer import (
     RawProducer,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.transaction_markers import EndMarker
 from penstock.model.errors import ErrorCode, Refusal
+from penstock.records.markers import EndMarker
 from penstock.wire.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from penstock.wire.generated.offset_delete import OffsetDeleteRequest
 from penstock.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetchResponse

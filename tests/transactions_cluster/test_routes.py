@@ -12,18 +12,19 @@ from penstock.broker.peer_batches import PeerBatches, Question
 from penstock.broker.peers import PeerUnreachable
 from penstock.broker.router import _run_hot
 from penstock.broker.transaction_marker_routes import RoutedMarkers
-from penstock.broker.transaction_markers import Done, EndMarker
+from penstock.broker.transaction_markers import Done
 from penstock.metadata.image import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.records.builder import BatchBuilder
+from penstock.records.markers import EndMarker
 from penstock.replication.partition import Partition
 from penstock.wire.generated.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from penstock.wire.generated.end_txn import EndTxnRequest
 from penstock.wire.generated.txn_offset_commit import TxnOffsetCommitRequest
 from penstock.wire.generated.write_txn_markers import WriteTxnMarkersRequest
 from tests.conformance.raw import produce_request
-from tests.transactions_cluster.producers import Producer, coordinator
+from tests.transactions_cluster.producers import Producer, coordinator, group_offset
 from tests.transactions_cluster.test_chaos import is_settled, visible
 from tests.transactions_cluster.world import TOPIC, World, passes, run
 from tests.waiting import eventually_async
@@ -325,6 +326,34 @@ def test_a_marker_of_version_2_that_comes_late_leaves_the_next_transaction_alone
             await producer.end(False)
             await settled(world)
         assert visible(world.logs[T0]) == [b"a", b"a"]
+
+    run(0, test)
+
+
+def test_a_late_marker_is_judged_when_it_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next transaction commits its offsets between the arrival of the marker and its turn in the log."""
+
+    async def test(world: World) -> None:
+        producer = await apart(world, 2)
+        group = coordinator(OFFSETS_TOPIC, "p")
+        await producer.commit_offset(1)
+        await producer.end(True)
+        await settled(world)
+        epoch = world.newest_image().partition(*coordinator(TRANSACTION_TOPIC, "p")).leader_epoch  # type: ignore[union-attr]
+        groups = world.nodes[2].groups
+        write_marker = groups.write_marker
+
+        async def late(*arguments: Any) -> Any:  # as when the shard is still being loaded
+            await producer.commit_offset(2)
+            return await write_marker(*arguments)
+
+        monkeypatch.setattr(groups, "write_marker", late)
+        answer = await world.carry(2, marker(producer.identity, group, epoch), 2)
+        assert marker_error(answer) == ErrorCode.INVALID_PRODUCER_EPOCH
+        monkeypatch.undo()
+        await producer.end(False)
+        await settled(world)
+        assert await group_offset(world, "p") == 1
 
     run(0, test)
 

@@ -84,6 +84,10 @@ class Lost(Exception):
     """No answer came; what was asked may or may not have been done."""
 
 
+def not_suspected(partition: Partition, offset: int) -> None:
+    raise AssertionError(f"nothing is damaged in {partition.topic} at {offset}")
+
+
 def topic_id(name: str) -> bytes:
     return name.encode()[:16].ljust(16, b".")
 
@@ -155,7 +159,7 @@ class Node:
     async def _open(self, wanted: bytes, index: int) -> LedPartition | Refusal:
         topic = self.image.topic_by_id(wanted)
         found = self.partitions.find(topic.name if topic is not None else "", index)
-        return LedPartition(found, self.clock) if isinstance(found, Partition) else found
+        return LedPartition(found, self.clock, not_suspected) if isinstance(found, Partition) else found
 
     def catch_up(self, position: int) -> None:
         """Hears of the metadata up to there, one commit at a time."""

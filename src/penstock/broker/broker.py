@@ -185,7 +185,9 @@ class Broker:
 
     async def _open_coordinator_partition(self, topic_id: bytes, index: int) -> LedPartition | Refusal:
         partition = await self.partitions.open(topic_id, index)
-        return LedPartition(partition, self.clock) if isinstance(partition, Partition) else partition
+        if not isinstance(partition, Partition):
+            return partition
+        return LedPartition(partition, self.clock, self.replicas.repairs.suspect)
 
     def directory_id(self, directory: LogDirectory) -> bytes:
         return next(key for key, known in self._directories.items() if known is directory)

@@ -24,9 +24,10 @@ class BrokerProbes:
         self._broker = broker
         self._dead = dead
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
 
     def connection_lost(self, broker_id: int, epoch: int) -> None:
-        if self._address(broker_id, epoch) is None:
+        if self._is_stopped or self._address(broker_id, epoch) is None:
             return
         task = asyncio.get_running_loop().create_task(self._probe(broker_id, epoch))
         self._tasks.add(task)
@@ -40,6 +41,8 @@ class BrokerProbes:
                     self.connection_lost(which.id, which.epoch)
 
     async def stop(self) -> None:
+        """Nobody is looked after any more: a node that stops loses all its connections."""
+        self._is_stopped = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

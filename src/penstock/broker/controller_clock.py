@@ -11,8 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.broker.background import carry_on
+from penstock.broker.background import carry_on, report_fault
 from penstock.broker.metadata_driver import MetadataUnavailable
+from penstock.broker.turns import taking_turns
 from penstock.controller.brokers import decide_bootstrap
 from penstock.controller.counters import ControllerCounters
 from penstock.controller.decision import Decision, View
@@ -44,6 +45,7 @@ class ControllerClock:
         self.counters = ControllerCounters()
         self._broker = broker
         self._task: asyncio.Task[None] | None = None
+        self._balancing: asyncio.Task[None] | None = None
         self._former_id: int | None = None
         self._former_heard_ms = 0.0
         self._watching: asyncio.TimerHandle | None = None
@@ -88,9 +90,7 @@ class ControllerClock:
 
     def _lead(self, is_active: bool) -> None:
         self.liveness.forget()
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        self._cancel()
         if not is_active:
             self._watch()
         elif not self._stopped:
@@ -124,10 +124,19 @@ class ControllerClock:
         self._stopped = True
         if self._watching is not None:
             self._watching.cancel()
-        task, self._task = self._task, None
-        if task is not None:
+        await asyncio.gather(*self._cancel(), return_exceptions=True)
+
+    def _cancel(self) -> list[asyncio.Task[None]]:
+        tasks = [task for task in (self._task, self._balancing) if task is not None]
+        self._task = self._balancing = None
+        for task in tasks:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        return tasks
+
+    async def balanced(self) -> None:
+        """Waits for a balance that is being planned. For tests."""
+        if self._balancing is not None:
+            await self._balancing
 
     def _follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.counters.follow(delta, image)
@@ -168,11 +177,13 @@ class ControllerClock:
     async def round(self, now_ms: float) -> None:
         """One look at everything. Public for tests."""
         broker, settings = self._broker, self._broker.settings
-        brokers = broker.image.brokers
+        brokers, session_ms = broker.image.brokers, settings.broker_session_timeout_ms
         if len(brokers) < 2:  # nobody to fence, to lead instead, or to move to
             return
-        for broker_id, epoch in self.liveness.expired(brokers.values(), now_ms, settings.broker_session_timeout_ms):
-            if broker_id != broker.node_id:  # this process is alive; its broker says so itself if it is not well
+        for broker_id, epoch in self.liveness.expired(brokers.values(), now_ms, session_ms):
+            if broker_id == broker.node_id:  # this process is alive; its broker says so itself if it is not well
+                continue
+            if not self.liveness.is_alive(broker_id, epoch, now_ms, session_ms):  # to fence those before took time
                 await self._fence(broker_id, epoch, "nothing was heard of it for a session")
         await self._elect(settings)
         await self._grow(settings)
@@ -205,16 +216,35 @@ class ControllerClock:
 
             self._leaders_at_ms = now_ms + settings.leader_imbalance_check_interval_seconds * 1000
             await self._decide(lambda view: decide_rebalance_leaders(view.image, settings, _LEADERS_PER_ROUND))
-        if settings.cluster_balance_enable and self._balance_due and now_ms >= self._balance_at_ms:
-            from penstock.controller.balance import decide_balance
-
+        is_due = self._balance_due and now_ms >= self._balance_at_ms and self._balancing is None
+        if settings.cluster_balance_enable and is_due:
             self._balance_at_ms = now_ms + settings.cluster_balance_interval_ms
-            most = settings.cluster_balance_max_moves
             self._balance_due = False  # until brokers or topics come, which they may while this is decided
-            moving = await self._decide(lambda view: decide_balance(view.image, settings, most))
-            self._balance_due |= moving is None or moving > 0
-            if moving:
-                log.info("%d partitions are on the way to other brokers", moving)
+            self._balancing = asyncio.get_running_loop().create_task(
+                self._balance(settings.cluster_balance_max_moves)
+            )
+            self._balancing.add_done_callback(self._end_balancing)
+
+    async def _balance(self, most: int) -> None:
+        """A plan looks at every partition: it is made in turns with others, and what is still as it was is begun,
+        unless it is not wanted any more. Rounds go on meanwhile, so that nobody is fenced late."""
+        from penstock.controller.balance import balance_in_steps, decide_begin
+
+        plan = await taking_turns(balance_in_steps(self._broker.driver.pending, most))
+
+        def begin(view: View) -> Decision[int]:
+            settings = self._broker.settings
+            return decide_begin(view.image, plan, settings) if settings.cluster_balance_enable else Decision((), 0)
+
+        moving = await self._decide(begin)
+        self._balance_due |= moving is None or moving > 0 or bool(plan.moves)
+        if moving:
+            log.info("%d partitions are on the way to other brokers", moving)
+
+    def _end_balancing(self, task: asyncio.Task[None]) -> None:
+        if self._balancing is task:
+            self._balancing = None
+        report_fault(task, "balancing failed")
 
     async def _fence(self, broker_id: int, epoch: int, why: str) -> None:
         settings, known = self._broker.settings, self._broker.image.brokers.get(broker_id)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from penstock.broker.background import report_fault
+from penstock.broker.coordinator_log import LoadFailed, LogDamaged
 from penstock.broker.group_partition import CoordinatorPartition, OpenPartition
 from penstock.metadata.image import TopicImage
 from penstock.model.errors import ErrorCode, Refusal
@@ -27,10 +28,6 @@ _MAX_RELOAD_SECONDS = 60.0
 # The image is ahead of the partition: it becomes leader within this, or the image moves on.
 _LOOK_AGAIN_SECONDS = 0.02
 _NOT_LEADER_YET = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE})
-
-
-class LoadFailed(Exception):
-    """The log could not be read; its message says why."""
 
 
 class Led(Protocol):
@@ -158,7 +155,7 @@ class CoordinatorLeadership(Generic[LedT]):
     async def _load(self, slot: _Slot[LedT]) -> None:
         try:
             partition = await self._opened(slot)
-            led = await self._load_shard(partition, slot.index, lambda error: self._lost(slot, error))
+            led = await self._load_from(partition, slot)
         except (LoadFailed, OSError, CorruptBatch, WireError) as error:
             log.error("%s of partition %d cannot be loaded: %s", self._what, slot.index, error)
             self._wait_and_reload(slot)
@@ -172,6 +169,13 @@ class CoordinatorLeadership(Generic[LedT]):
         slot.failures = 0
         slot.settled.set()
         self._on_ready(slot.index, led)
+
+    async def _load_from(self, partition: CoordinatorPartition, slot: _Slot[LedT]) -> LedT:
+        try:
+            return await self._load_shard(partition, slot.index, lambda error: self._lost(slot, error))
+        except LogDamaged as damage:
+            partition.suspect(damage.offset)  # a replica that is whole leads then, where there is one
+            raise
 
     async def _opened(self, slot: _Slot[LedT]) -> CoordinatorPartition:
         """The partition, led here in the slot's own epoch."""

@@ -7,7 +7,7 @@ loads waits a little, then is told so. One loop timer serves all shards.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.broker.group_leadership import GroupLeadership, ShardRun
 from penstock.broker.group_partition import OpenPartition
@@ -16,6 +16,7 @@ from penstock.broker.turns import in_turns
 from penstock.groups.config import GroupConfig, MigrationPolicy
 from penstock.groups.consumer.checks import check_heartbeat
 from penstock.groups.decision import Decision, Now
+from penstock.groups.group_deletion import DeletedGroup, GroupDeletion
 from penstock.groups.shard import GroupShard
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import OFFSETS_TOPIC, MetadataImage, TopicImage
@@ -23,12 +24,12 @@ from penstock.metadata.settings.broker_settings import BrokerSettings
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.hashing import coordinator_partition
 from penstock.model.ports import Clock, Rng
+from penstock.records.markers import EndMarker
 from penstock.wire.generated.consumer_group_describe import ConsumerGroupDescribeResponse
 from penstock.wire.generated.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from penstock.wire.generated.delete_groups import DeleteGroupsResponse
 from penstock.wire.generated.describe_groups import DescribeGroupsResponse
 from penstock.wire.generated.heartbeat import HeartbeatRequest
 from penstock.wire.generated.join_group import JoinGroupRequest, JoinGroupResponse
@@ -40,16 +41,12 @@ from penstock.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetch
 from penstock.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 from penstock.wire.generated.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
-if TYPE_CHECKING:
-    from penstock.broker.transaction_markers import EndMarker
-
 _TIMEOUTS_PER_WAKE = 200  # then others get their turn on the loop
 _STALL_MS = 500
 
 Decide = Callable[[GroupShard, "asyncio.Future[Any]", Now], Decision]
 DescribedGroup = DescribeGroupsResponse.DescribedGroup
 DescribedConsumerGroup = ConsumerGroupDescribeResponse.DescribedGroup
-DeletedGroup = DeleteGroupsResponse.DeletableGroupResult
 
 
 def group_config(settings: BrokerSettings) -> GroupConfig:
@@ -97,19 +94,21 @@ class GroupService:
         self._wake_ms: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._stalled = False
+        self._deleting = asyncio.Lock()  # one step of all deletions at a time, and then a turn for others
 
     def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Called with every published image, in order."""
+        self._leadership.image = image
         topic = image.topic(OFFSETS_TOPIC)
         if topic is not self._topic:
             self._topic = topic
             self._leadership.follow(topic)
-        self._follow_topics(delta, image)
+        self._follow_topics(delta)
         if delta.deleted_topics:
             self._leadership.forget_topics([deleted.name for deleted in delta.deleted_topics.values()])
             self._schedule_all()
 
-    def _follow_topics(self, delta: MetadataDelta, image: MetadataImage) -> None:
+    def _follow_topics(self, delta: MetadataDelta) -> None:
         """Only what an assignment depends on: which topics there are and how many partitions they have."""
         changed = {deleted.name for deleted in delta.deleted_topics.values()}
         has_new = False
@@ -119,7 +118,7 @@ class GroupService:
                 changed.add(change.name)
                 has_new |= change.created
         if changed:
-            self._leadership.follow_topics(image, changed, has_new)
+            self._leadership.follow_topics(changed, has_new)
 
     def stop(self) -> None:
         """Everybody who waits is sent away; nothing is served any more."""
@@ -201,13 +200,9 @@ class GroupService:
 
         return self._act(self._index(request.group_id), act)
 
-    def write_marker(self, index: int, marker: "EndMarker") -> Awaitable[ErrorCode]:
+    def write_marker(self, index: int, marker: EndMarker) -> Awaitable[ErrorCode]:
         """Ends a transaction in a partition of the offsets topic."""
-        producer_id, epoch, coordinator_epoch, commit, _ = marker
-        return self._act(
-            index,
-            lambda led, waiter, now: led.write_marker(producer_id, epoch, coordinator_epoch, commit, waiter, now),
-        )
+        return self._act(index, lambda led, waiter, now: led.write_marker(marker, waiter, now))
 
     def fetch_offsets(
         self, request: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool = False
@@ -248,7 +243,7 @@ class GroupService:
         return led.shard.describe_consumer_group(group_id) if isinstance(led, LedShard) else led
 
     async def delete_groups(self, group_ids: Iterable[str]) -> list[DeletedGroup]:
-        """One result per distinct id; the groups of one shard go in one decision."""
+        """One result per distinct id."""
         by_shard: dict[int, list[str]] = {}
         async for group_id in in_turns(dict.fromkeys(group_ids), str):
             by_shard.setdefault(self._index(group_id), []).append(group_id)
@@ -256,12 +251,30 @@ class GroupService:
         return [result for results in answers for result in results]
 
     async def _delete_in_shard(self, group_ids: list[str]) -> list[DeletedGroup]:
-        answer: list[DeletedGroup] | ErrorCode = await self._submit(
-            group_ids[0], lambda shard, waiter, now: shard.decide_delete_groups(group_ids, waiter, now)
-        )
-        if isinstance(answer, ErrorCode):
-            return [DeletedGroup(group_id, answer) for group_id in group_ids]
-        return answer
+        led = await self._leadership.find(self._index(group_ids[0]))
+        if isinstance(led, ErrorCode):
+            return [DeletedGroup(group_id, led) for group_id in group_ids]
+        deletion = GroupDeletion(group_ids)
+        results: list[DeletedGroup] = []
+        while not deletion.is_done:
+            answer = await self._delete_some(led, deletion)
+            if isinstance(answer, ErrorCode):
+                done = {result.group_id for result in results}
+                return results + [DeletedGroup(group_id, answer) for group_id in group_ids if group_id not in done]
+            results += answer
+        return results
+
+    async def _delete_some(self, led: LedShard, deletion: GroupDeletion) -> list[DeletedGroup] | ErrorCode:
+        """A deletion ends with the shard it began in, even if this broker loads the next one: none of the offsets it
+        knows would be found there. The client tries again, and what is left goes as a simple group."""
+        async with self._deleting:
+            if led.closed:
+                return ErrorCode.NOT_COORDINATOR
+            deleted: asyncio.Future[list[DeletedGroup] | ErrorCode] = self._decide(
+                led, lambda shard, waiter, now: shard.decide_delete_groups(deletion, waiter, now)
+            )
+            await asyncio.sleep(0)
+        return await deleted
 
     # -- shards -----------------------------------------------------------------------------------------------------
 
@@ -301,6 +314,8 @@ class GroupService:
 
     def _schedule(self, led: LedShard) -> None:
         """Makes sure that the timer rings in time for this shard."""
+        if self._stalled:
+            return  # it rings when all had time to be heard, and what is overdue must not bring that forward
         deadline_ms = led.next_deadline_ms()
         if deadline_ms is not None and (self._wake_ms is None or deadline_ms < self._wake_ms):
             self._wake_at(deadline_ms)

@@ -11,6 +11,7 @@ from penstock.broker.group_jobs import JobRunner
 from penstock.broker.group_loader import ShardLoader
 from penstock.broker.group_partition import CoordinatorPartition, OpenPartition
 from penstock.broker.group_shards import LedShard, coordinator_error
+from penstock.broker.offset_sweeper import OffsetSweeper
 from penstock.groups.config import GroupConfig
 from penstock.groups.decision import Job, Now
 from penstock.groups.shard import GroupShard
@@ -44,30 +45,35 @@ class GroupLeadership(CoordinatorLeadership[LedShard]):
         self._run = run
         self._tell_ready = on_ready
         self._jobs = JobRunner(run.pool)
-        self._image = MetadataImage()
-        self._deleted: dict[int, set[str]] = {}  # topics that were deleted while a shard was not loaded, by shard
+        self._sweeper = OffsetSweeper(self.active, run.now)
+        self.image = MetadataImage()  # the newest; set from outside
+        # Topics that were deleted while a shard was not loaded, by shard; in order, for the log of a simulated world.
+        self._deleted: dict[int, dict[str, None]] = {}
 
     # -- following the image ----------------------------------------------------------------------------------------
 
-    def follow_topics(self, image: MetadataImage, changed: Collection[str], has_new: bool) -> None:
+    def follow_topics(self, changed: Collection[str], has_new: bool) -> None:
         """Topics of these names were created or deleted or got partitions: groups that subscribe to them follow."""
-        self._image = image
         for led in self.active.values():
-            led.shard.follow(image, changed, has_new)
+            led.shard.follow(self.image, changed, has_new)
 
     def forget_topics(self, names: Collection[str]) -> None:
         """Topics were deleted: so are their offsets, in every shard."""
         for index in self.led_indexes():
             led = self.active.get(index)
             if led is None:
-                self._deleted.setdefault(index, set()).update(names)
+                self._deleted.setdefault(index, {}).update(dict.fromkeys(names))
             else:
-                now = self._run.now()
-                led.apply(led.shard.decide_forget_topics(names, now), now)
+                led.shard.forget_topics(names)
+        self._sweeper.begin()
 
     def resign(self, index: int) -> None:
         super().resign(index)
         self._deleted.pop(index, None)
+
+    def resign_all(self) -> None:
+        super().resign_all()
+        self._sweeper.stop()
 
     # -- loading ----------------------------------------------------------------------------------------------------
 
@@ -78,6 +84,8 @@ class GroupLeadership(CoordinatorLeadership[LedShard]):
         loop = asyncio.get_running_loop()
         while loader.has_more:
             await loop.run_in_executor(run.pool, loader.step)
+        if shard.groups:
+            await loop.run_in_executor(run.pool, shard.find_strays, self.image)
         if loader.record_count:
             log.info(
                 "loaded %d groups with %d offsets from %d records of partition %d",
@@ -93,11 +101,10 @@ class GroupLeadership(CoordinatorLeadership[LedShard]):
         if led.closed:
             return
         now = self._run.now()
-        led.shard.follow(self._image, (), True)
+        led.shard.follow(self.image, (), True)
         led.apply(led.shard.finish_load(now), now)
-        deleted = self._deleted.pop(index, None)
-        if deleted:
-            led.apply(led.shard.decide_forget_topics(deleted, now), now)
+        led.shard.forget_topics(self._deleted.pop(index, ()))
+        self._sweeper.begin()
         self._tell_ready(led)
 
     def _client_error(self, error: ErrorCode) -> ErrorCode:

@@ -7,11 +7,10 @@ until their marker is read, and then count by their place in the log; those with
 
 from itertools import islice
 
-from penstock.broker.coordinator_leadership import LoadFailed
+from penstock.broker.coordinator_log import read_batches
 from penstock.broker.group_partition import CoordinatorPartition
 from penstock.groups.shard import GroupShard
-from penstock.model.errors import ErrorCode
-from penstock.records.batch import BatchHeader, iter_headers
+from penstock.records.batch import BatchHeader
 from penstock.records.markers import read_end_marker
 from penstock.records.reader import Record, read_records
 from penstock.wire.records import decode_group_record
@@ -46,12 +45,8 @@ class ShardLoader:
             self._replay_pending()
 
     def _read(self) -> None:
-        data = self._partition.read_bytes(self._offset, self._buffer_bytes)
-        if isinstance(data, ErrorCode):
-            raise LoadFailed(f"reading at offset {self._offset}: {data.message}")
-        if not data:
-            raise LoadFailed(f"the log ends at offset {self._offset} and not at {self._end_offset}")
-        for position, header in iter_headers(data):
+        batches = read_batches(self._partition, self._offset, self._end_offset, self._buffer_bytes)
+        for data, position, header in batches:
             self._offset = header.next_offset
             if header.is_control:
                 self._read_marker(header, data, position)

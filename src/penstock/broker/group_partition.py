@@ -5,6 +5,7 @@ from typing import Protocol
 
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Clock
+from penstock.records.markers import EndMarker
 from penstock.replication.partition import Partition
 
 
@@ -29,9 +30,7 @@ class CoordinatorPartition(Protocol):
     def producer_epoch(self, producer_id: int) -> int:
         """The last epoch of this producer that the log has seen; −1 when it has seen none."""
 
-    def write_marker(
-        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
-    ) -> int | Refusal:
+    def write_marker(self, marker: EndMarker) -> int | Refusal:
         """Ends this producer's transaction here. As `append_records`."""
 
     def when_committed(self, end_offset: int, callback: Callable[[ErrorCode], None]) -> None:
@@ -40,9 +39,14 @@ class CoordinatorPartition(Protocol):
         May call back before it returns.
         """
 
+    def suspect(self, offset: int) -> None:
+        """What lies there may be damaged: then it is fetched anew, and another replica leads, where there is one."""
+
     def read_bytes(self, offset: int, max_bytes: int) -> bytes | ErrorCode:
         """Whole batches from `offset` on, at least one unless it is the end. Blocking: called in the pool."""
 
+
+Suspect = Callable[[Partition, int], None]
 
 _DEPOSED = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition has been elected a leader since")
 
@@ -50,11 +54,12 @@ _DEPOSED = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition has been ele
 class LedPartition:
     """A `CoordinatorPartition` over a partition of this broker."""
 
-    __slots__ = ("_clock", "_partition", "leader_epoch")
+    __slots__ = ("_clock", "_partition", "_suspect", "leader_epoch")
 
-    def __init__(self, partition: Partition, clock: Clock) -> None:
+    def __init__(self, partition: Partition, clock: Clock, suspect: Suspect) -> None:
         self._partition = partition
         self._clock = clock
+        self._suspect = suspect
         self.leader_epoch = partition.leader_epoch
 
     @property
@@ -79,14 +84,10 @@ class LedPartition:
         entry = self._partition.log.producers.get(producer_id)
         return entry.producer_epoch if entry is not None else -1
 
-    def write_marker(
-        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
-    ) -> int | Refusal:
+    def write_marker(self, marker: EndMarker) -> int | Refusal:
         if self._partition.leader_epoch != self.leader_epoch:
             return _DEPOSED
-        result = self._partition.write_marker(
-            producer_id, producer_epoch, coordinator_epoch, commit, self._clock.now_ms()
-        )
+        result = self._partition.write_marker(marker, self._clock.now_ms())
         return result if isinstance(result, Refusal) else result.end_offset
 
     def when_committed(self, end_offset: int, callback: Callable[[ErrorCode], None]) -> None:
@@ -101,6 +102,9 @@ class LedPartition:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         # Then it is below the watermark: enough replicas had it when that moved.
         return ErrorCode.NONE if error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND else error
+
+    def suspect(self, offset: int) -> None:
+        self._suspect(self._partition, offset)
 
     def read_bytes(self, offset: int, max_bytes: int) -> bytes | ErrorCode:
         return self._partition.log.read_bytes(offset, max_bytes)

@@ -15,6 +15,7 @@ from penstock.broker.group_partition import CoordinatorPartition
 from penstock.groups.decision import Answer, Decision, GroupRecord, Job, Now
 from penstock.groups.shard import GroupShard
 from penstock.model.errors import ErrorCode, Refusal
+from penstock.records.markers import EndMarker
 
 # What a refused or lost append means to a group's client. (As Kafka maps them.)
 _COORDINATOR_ERRORS = {
@@ -133,22 +134,14 @@ class LedShard:
         if appended:
             self._watch()
 
-    def write_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        waiter: "asyncio.Future[ErrorCode]",
-        now: Now,
-    ) -> None:
+    def write_marker(self, marker: EndMarker, waiter: "asyncio.Future[ErrorCode]", now: Now) -> None:
         """Ends this producer's transaction: its offsets count, or are dropped. Answers an error or NONE."""
-        end_offset = self._partition.write_marker(producer_id, producer_epoch, coordinator_epoch, commit)
+        end_offset = self._partition.write_marker(marker)
         if isinstance(end_offset, Refusal):
             self.answer([(waiter, end_offset.code)], now)
             return
         self._appended_end = end_offset
-        self.shard.replay_marker(producer_id, commit)
+        self.shard.replay_marker(marker.producer_id, marker.commit)
         self.answer([(waiter, ErrorCode.NONE)], now)
         self._watch()
 

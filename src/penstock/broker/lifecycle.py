@@ -223,7 +223,7 @@ class Lifecycle:
             answer = await broker.channel.send(request, BrokerHeartbeatResponse, timeout_ms, channel=_CHANNEL)
         except ControllerUnavailable as error:
             self._complain("the controller does not hear this broker: %s", error)
-            if self._want_shut_down:
+            if self._want_shut_down and broker.driver.leader_id is None:  # one that is known may be at work on it
                 self._handed_over.set()
             return False
         if answer.error_code != ErrorCode.NONE:

@@ -16,6 +16,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.metadata_changes import RECORDS_PER_TURN
+from penstock.broker.metadata_floor import FloorKeeper
 from penstock.broker.metadata_replica import NO_SPACE_RETRY_S, MetadataReplica
 from penstock.broker.metadata_snapshots import SnapshotSchedule
 from penstock.broker.metadata_store import MetadataStore
@@ -111,6 +112,7 @@ class MetadataDriver:
         self._may_make_way_at_s = 0.0
         self._told_min_isr: str | None = None
         self._snapshots = SnapshotSchedule(self)
+        self._floor = FloorKeeper(store.floor, pool, self._settled_offset)
 
     @property
     def pending(self) -> MetadataImage:
@@ -251,6 +253,7 @@ class MetadataDriver:
         directory = self._store.directory
         if directory.commit is not None:
             await directory.commit.drain()
+        await self._floor.stop(cleanly=directory.failure is None)
         directory.stop()
         await asyncio.get_running_loop().run_in_executor(self._pool, self._store.close)
 
@@ -258,6 +261,7 @@ class MetadataDriver:
         """Ends as a crash would: nothing is said, nothing is written. For tests."""
         self._unavailable = "the node was abandoned"
         await self._snapshots.stop()
+        await self._floor.stop(cleanly=False)
         if self._runner is not None:
             await self._runner.stop()
         if self._store.directory.commit is not None:
@@ -334,6 +338,7 @@ class MetadataDriver:
             asyncio.get_running_loop().call_soon(self._synced, self._log.end_offset)
 
     def _synced(self, _end_offset: int) -> None:
+        self._floor.consider()
         runner = self._runner
         if runner is not None:
             view = self._store.view
@@ -378,6 +383,11 @@ class MetadataDriver:
             if not waiter.done():
                 waiter.set_result(None)
         self._snapshots.consider()
+        self._floor.consider()
+
+    def _settled_offset(self) -> int:
+        """Everything below is committed, and on stable storage here."""
+        return min(self.image.end_offset, self._log.synced_end_offset) if self._store.flushes else 0
 
     def settle(self) -> None:
         """Leadership may have changed."""
@@ -467,6 +477,11 @@ class MetadataDriver:
     def can_snapshot(self) -> bool:
         """Whether all of the log is committed: then it can be split exactly at its end."""
         return self._unavailable is None and self._replica.is_all_committed
+
+    def replace_log(self, damage: str) -> None:
+        """By a snapshot: what is committed is whole in memory."""
+        log.error("%s: %s; a snapshot takes the place of what is committed", self._log.path, damage)
+        self._snapshots.wish()
 
     def split_log(self) -> MetadataImage:
         """A new segment begins where this image ends, so that what lies in front can go."""

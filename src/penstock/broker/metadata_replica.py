@@ -31,7 +31,7 @@ from penstock.quorum.bundle import LeaderChange, SnapshotChunk, VotersChange
 from penstock.quorum.control_records import build_leader_change, build_voters, voters_in
 from penstock.quorum.election_state import ElectionState
 from penstock.quorum.voters import VoterSet
-from penstock.records.batch import iter_headers
+from penstock.records.batch import CorruptBatch, crc_is_valid, iter_headers
 
 log = logging.getLogger("penstock.metadata")
 
@@ -121,6 +121,8 @@ class MetadataReplica:
 
     async def replicate(self, records: Any, epoch: int) -> list[tuple[int, VoterSet]] | Refusal:
         """Writes what the leader sent, and replays it into `pending`."""
+        if (refusal := _refuse_damaged(records)) is not None:
+            return refusal
         start = self.log.end_offset
         first = next((header.base_offset for _, header in iter_headers(records)), -1)
         if first != start:
@@ -149,6 +151,11 @@ class MetadataReplica:
 
     async def truncate(self, end_offset: int) -> None:
         """The leader has another history: ours is cut, in the log and in `pending`."""
+        if end_offset < self.store.floor.offset:
+            raise MetadataUnreadable(
+                f"the leader wants {self.log.path} cut at offset {end_offset}, but everything below "
+                f"{self.store.floor.offset} was committed: it, and others, have lost what was acknowledged"
+            )
         log.info("the metadata log is cut from %d to %d", self.log.end_offset, end_offset)
         self.log.truncate_to(end_offset)
         if self.log.fault is not None:
@@ -215,3 +222,15 @@ class MetadataReplica:
         self.log.delete_records_before(snapshot.end_offset)
         self.snapshots_written += 1
         log.info("metadata snapshot %s written", snapshot.file_name)
+
+
+def _refuse_damaged(records: Any) -> Refusal | None:
+    """Before anything is replayed: what a flipped bit makes of a record is nothing that a leader ever decided."""
+    try:
+        for position, header in iter_headers(records):
+            if not crc_is_valid(records, position, header):
+                text = f"the batch at offset {header.base_offset} fails its checksum"
+                return Refusal(ErrorCode.CORRUPT_MESSAGE, text)
+    except CorruptBatch as error:
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
+    return None

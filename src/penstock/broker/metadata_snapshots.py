@@ -41,6 +41,12 @@ class SnapshotSchedule:
         elif self._due is None and settings.metadata_log_max_snapshot_interval_ms:
             self._due = loop.call_later(settings.metadata_log_max_snapshot_interval_ms / 1000, self._is_due)
 
+    def wish(self) -> None:
+        """As soon as all of the log is committed."""
+        self._is_wanted = True
+        self.bytes_since = max(self.bytes_since, 1)
+        self.consider()
+
     def _is_due(self) -> None:
         self._due = None
         self._is_wanted = True

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from penstock.broker.metadata_floor import FILE_NAME as FLOOR_FILE_NAME
+from penstock.broker.metadata_floor import MetadataFloor
 from penstock.broker.quorum_addresses import METADATA_TOPIC_ID
 from penstock.log.checkpoints import read_whole, write_atomically
 from penstock.log.config import LogConfig
@@ -145,6 +147,7 @@ class MetadataStore:
         )
         self.log = PartitionLog(self.directory, METADATA_TOPIC, 0, METADATA_TOPIC_ID, config)
         self.view = MetadataLogView(self.log, self.flushes)
+        self.floor = MetadataFloor(disk, self.log.path)
 
     def load(self) -> LoadedMetadata:
         """Reads everything. Raises `MetadataUnreadable`, and OSError where the disk is at fault or full."""
@@ -157,6 +160,7 @@ class MetadataStore:
             if snapshot is not None:
                 self.view.snapshot = snapshot
                 self.directory.log_start_offsets[self.log.name] = snapshot.end_offset
+            self._check_floor(snapshot.end_offset if snapshot is not None else 0)
             self.log.load()
             if self.directory.failure is not None:
                 raise self.directory.failure
@@ -172,6 +176,18 @@ class MetadataStore:
         return LoadedMetadata(
             election, delta, end_offset, last_epoch, timestamp_ms, snapshot, snapshot_voters, voters
         )
+
+    def _check_floor(self, start_offset: int) -> None:
+        """Before recovery cuts anything."""
+        self.floor.load()
+        damage = self.floor.damage(start_offset)
+        if damage is not None:
+            raise MetadataUnreadable(
+                f"{damage}; but everything below offset {self.floor.offset} was committed, so nothing is cut off. "
+                f"Restore all files of {self.log.path} from one backup. Where other voters have a majority, move the "
+                "data directory aside instead and start this node with an empty one: it joins as a new voter. A node "
+                f"that is alone goes on without what lies behind the damage once its {FLOOR_FILE_NAME} is removed"
+            )
 
     def replay_behind(self, image: MetadataImage) -> tuple[MetadataDelta, MetadataImage]:
         """What the log holds behind `image`, after its end was cut off. Raises `MetadataUnreadable`."""

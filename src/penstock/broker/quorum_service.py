@@ -6,6 +6,7 @@ older things are read in the pool.
 """
 
 import asyncio
+import errno
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from penstock.quorum import messages as q
 from penstock.quorum.election_state import NOBODY, ReplicaKey
 from penstock.quorum.leader import Leader
 from penstock.quorum.voters import Endpoint, Voter
+from penstock.records.batch import DamagedBatch, iter_undamaged
 from penstock.wire.generated.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
 from penstock.wire.generated.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
 from penstock.wire.generated.fetch import FetchRequest, FetchResponse
@@ -106,7 +108,7 @@ class QuorumService:
         return encode_fetch_response(response, self._store.log.log_start_offset, records, place)
 
     async def _read(self, response: q.FetchResponse, most: int) -> bytes | None:
-        """None when this node stopped being leader meanwhile: the log may have been cut."""
+        """None when this node stopped being leader meanwhile (the log may have been cut), or when it is damaged."""
         log = self._store.log
         if response.read_from >= self._cached_from:
             content = log.read_bytes(response.read_from, most)
@@ -117,7 +119,21 @@ class QuorumService:
             leader = self.core.leader
             if leader is None or leader.epoch != response.epoch or generation != log.generation:
                 return None
-        return content if isinstance(content, bytes) else b""
+        if not log.log_start_offset <= response.read_from < log.end_offset:
+            return b""  # a snapshot has taken the place of what is asked for
+        damage = _damage_in(content, response.read_from)
+        if damage is not None and log.directory.failure is None:
+            self._mend(damage)
+        return content if damage is None and isinstance(content, bytes) else None
+
+    def _mend(self, damage: DamagedBatch) -> None:
+        """Nobody could follow. What is committed is whole in memory: a snapshot takes the place of the log in front
+        of it. What is not is for another leader to decide."""
+        if damage.offset < self._driver.image.end_offset:
+            self._driver.replace_log(str(damage))
+        else:
+            directory = self._store.directory
+            directory.fail(OSError(errno.EIO, f"{self._store.log.path}: {damage}"))
 
     async def fetch_snapshot(self, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
         asked = self._understand(request)
@@ -194,3 +210,19 @@ class QuorumService:
         except MetadataUnavailable as error:
             return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
         return None
+
+
+def _damage_in(content: bytes | ErrorCode, offset: int) -> DamagedBatch | None:
+    """In what the log gave for `offset`, which it must have. No offset is left out in a metadata log."""
+    if isinstance(content, ErrorCode):
+        return DamagedBatch(offset, content.message)
+    if not content:
+        return DamagedBatch(offset, "it is not there")
+    try:
+        for _, header in iter_undamaged(content, offset):
+            if header.base_offset > offset:
+                return DamagedBatch(offset, f"the batch at {header.base_offset} is in its place")
+            offset = header.next_offset
+    except DamagedBatch as damage:
+        return damage
+    return None

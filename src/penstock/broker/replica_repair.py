@@ -15,6 +15,7 @@ Hard rule: where no other replica can lead, nothing is cut: the partition stays 
 import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.background import report_fault
@@ -25,7 +26,7 @@ from penstock.metadata.image import MetadataImage, TopicImage
 from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ids import RESERVED_UUIDS
-from penstock.records.batch import CorruptBatch, crc_is_valid, parse_header
+from penstock.records.batch import DamagedBatch, iter_undamaged
 from penstock.replication.partition import Partition
 from penstock.wire.generated.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from penstock.wire.generated.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
@@ -95,10 +96,12 @@ class ReplicaRepairs:
             self._begin(key, self._come_home(partition, key), in_use=True)
 
     def suspect(self, partition: Partition, offset: int) -> None:
-        """A follower asks for the same records again and again: perhaps what it gets is damaged here."""
+        """A follower asks for the same records again and again, or a coordinator cannot read them: perhaps they are
+        damaged here."""
         task = asyncio.get_running_loop().create_task(self._verify(partition, offset))
         self._verifying.add(task)
         task.add_done_callback(self._verifying.discard)
+        task.add_done_callback(partial(report_fault, message="looking for damage failed"))
 
     async def stop(self) -> None:
         tasks = [*self._under_way.values(), *self._saying.values(), *self._verifying]
@@ -120,7 +123,7 @@ class ReplicaRepairs:
         bad = await loop.run_in_executor(self._broker.pool, first_damage, storage, offset)
         topic = self._broker.image.topic_by_id(partition.topic_id)
         if bad is not None and topic is not None and moves == (storage.generation, storage.directory.swaps):
-            self.damaged(topic, partition.index, bad, "a follower was sent records that fail their checksum")
+            self.damaged(topic, partition.index, bad, "a record that was asked for fails its checksum")
 
     # -- repairing --------------------------------------------------------------------------------------------------
 
@@ -275,15 +278,11 @@ def first_damage(partition_log: PartitionLog, offset: int) -> int | None:
     """Blocking. The first batch from `offset` on that fails its checksum, within what one fetch may have taken."""
     data = partition_log.read_bytes(offset, _VERIFY_BYTES)
     if isinstance(data, ErrorCode):
-        return offset if data is ErrorCode.KAFKA_STORAGE_ERROR else None
-    position = 0
-    while position < len(data):
-        try:
-            header = parse_header(data, position)
-        except CorruptBatch:
-            return offset
-        if not crc_is_valid(data, position, header) or header.next_offset <= offset:
-            return offset
-        offset = header.next_offset
-        position += header.size_bytes
+        is_here = partition_log.offline is None and partition_log.directory.failure is None
+        return offset if data is ErrorCode.KAFKA_STORAGE_ERROR and is_here and not partition_log.is_deleted else None
+    try:
+        for _ in iter_undamaged(data, offset, partition_log.end_offset):
+            pass
+    except DamagedBatch as damage:
+        return damage.offset
     return None

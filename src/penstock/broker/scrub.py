@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.log.partition_log import PartitionLog
 from penstock.model.errors import ErrorCode
-from penstock.records.batch import CorruptBatch, crc_is_valid, parse_header
+from penstock.records.batch import DamagedBatch, iter_undamaged
 from penstock.replication.partition import Partition
 
 if TYPE_CHECKING:
@@ -78,16 +78,11 @@ def check_piece(storage: PartitionLog, offset: int, end_offset: int) -> tuple[in
         return offset, offset, 0  # there is no batch where one must be
     if isinstance(data, ErrorCode) or not data:
         return None
-    position = 0
-    while position < len(data):
-        try:
-            header = parse_header(data, position)
-        except CorruptBatch:
-            return offset, offset, len(data)
-        if not crc_is_valid(data, position, header) or header.next_offset <= offset:
-            return offset, offset, len(data)
-        offset = header.next_offset
-        position += header.size_bytes
+    try:
+        for _, header in iter_undamaged(data, offset, storage.end_offset):
+            offset = header.next_offset
+    except DamagedBatch as damage:
+        return damage.offset, damage.offset, len(data)
     return offset, None, len(data)
 
 

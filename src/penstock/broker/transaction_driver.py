@@ -12,7 +12,8 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
-from penstock.broker.coordinator_leadership import CoordinatorLeadership, LoadFailed, OnLost
+from penstock.broker.coordinator_leadership import CoordinatorLeadership, OnLost
+from penstock.broker.coordinator_log import LoadFailed
 from penstock.broker.group_partition import CoordinatorPartition, OpenPartition
 from penstock.broker.transaction_loader import TransactionLoader
 from penstock.broker.transaction_markers import MarkerSender, MarkerTarget

@@ -6,10 +6,8 @@ and replayed. So a log of a million transactions of ten producers costs ten repl
 
 from itertools import islice
 
-from penstock.broker.coordinator_leadership import LoadFailed
+from penstock.broker.coordinator_log import read_batches
 from penstock.broker.group_partition import CoordinatorPartition
-from penstock.model.errors import ErrorCode
-from penstock.records.batch import iter_headers
 from penstock.records.reader import read_records
 from penstock.transactions.shard import TransactionShard
 from penstock.wire.records import decode_transaction_record
@@ -41,12 +39,8 @@ class TransactionLoader:
             self._replay()
 
     def _read(self) -> None:
-        data = self._partition.read_bytes(self._offset, self._buffer_bytes)
-        if isinstance(data, ErrorCode):
-            raise LoadFailed(f"reading at offset {self._offset}: {data.message}")
-        if not data:
-            raise LoadFailed(f"the log ends at offset {self._offset} and not at {self._end_offset}")
-        for position, header in iter_headers(data):
+        batches = read_batches(self._partition, self._offset, self._end_offset, self._buffer_bytes)
+        for data, position, header in batches:
             self._offset = header.next_offset
             if header.is_control:
                 continue

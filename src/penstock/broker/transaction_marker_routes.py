@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.peer_batches import AskBroker, PeerBatches, Question
 from penstock.broker.peers import PeerUnreachable
-from penstock.broker.transaction_markers import Done, EndMarker, MarkerTarget
+from penstock.broker.transaction_markers import Done, MarkerTarget
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.partition import NO_LEADER
 from penstock.model.errors import ErrorCode, error_of
 from penstock.model.ids import TopicPartition
+from penstock.records.markers import EndMarker
 
 if TYPE_CHECKING:
     from penstock.wire.generated.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse

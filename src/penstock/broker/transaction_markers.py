@@ -11,7 +11,7 @@ would end the next transaction too.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from penstock.broker.deadlines import Deadlines
 from penstock.broker.partitions import NOT_OPEN, PartitionTable
@@ -20,9 +20,9 @@ from penstock.metadata.image import OFFSETS_TOPIC
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ids import TopicPartition
 from penstock.model.ports import Clock
+from penstock.records.markers import EndMarker
 from penstock.replication.partition import Partition
 from penstock.transactions.decision import WriteMarkers
-from penstock.transactions.state import CLIENT_VERSION_2
 
 log = logging.getLogger("penstock.transactions")
 
@@ -31,16 +31,6 @@ _MAX_RETRY_SECONDS = 5.0
 _GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 Done = Callable[[ErrorCode], None]
-
-
-class EndMarker(NamedTuple):
-    """What a marker says, wherever it is written."""
-
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    commit: bool
-    transaction_version: int = 0
 
 
 class MarkerTarget(Protocol):
@@ -75,17 +65,13 @@ class LocalMarkers:
             done(found.code)
 
     def _write(self, partition: Partition, marker: EndMarker, done: Done) -> None:
-        refusal = check_marker(partition, marker)
-        if refusal is not None:
-            done(refusal.code)
-        elif partition.topic == OFFSETS_TOPIC:
+        if partition.topic == OFFSETS_TOPIC:
             self._follow(self._groups.write_marker(partition.index, marker), done)
         else:
             self._append(partition, marker, done)
 
     def _append(self, partition: Partition, marker: EndMarker, done: Done) -> None:
-        producer_id, producer_epoch, coordinator_epoch, commit, _ = marker
-        written = partition.write_marker(producer_id, producer_epoch, coordinator_epoch, commit, self._clock.now_ms())
+        written = partition.write_marker(marker, self._clock.now_ms())
         if isinstance(written, Refusal):
             done(written.code)
         else:
@@ -132,17 +118,6 @@ class _Written:
 def _below_watermark(error: ErrorCode) -> ErrorCode:
     """With too few replicas in sync by now the marker stays committed all the same."""
     return ErrorCode.NONE if error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND else error
-
-
-def check_marker(partition: Partition, marker: EndMarker) -> Refusal | None:
-    """With transaction version 2 a marker carries the epoch after its transaction's: one that carries the epoch of
-    the open transaction belongs to the transaction before it. (KIP-890; the rest is checked by the partition)"""
-    if marker.transaction_version < CLIENT_VERSION_2:
-        return None
-    if partition.has_open_transaction(marker.producer_id, marker.producer_epoch):
-        text = f"producer {marker.producer_id} is in its next transaction already, with epoch {marker.producer_epoch}"
-        return Refusal(ErrorCode.INVALID_PRODUCER_EPOCH, text)
-    return None
 
 
 class _Retry:

@@ -1,7 +1,7 @@
-"""Requests that name many things: others get their turn on the loop in between."""
+"""Requests that name many things, and plans that look at many: others get their turn on the loop in between."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -21,3 +21,14 @@ async def in_turns(named: Iterable[T], name_of: Callable[[T], str]) -> AsyncIter
             names = characters = 0
             await asyncio.sleep(0)
         yield each
+
+
+async def taking_turns(steps: Generator[None, None, T]) -> T:
+    """The result of something that pauses by itself every millisecond or two."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)

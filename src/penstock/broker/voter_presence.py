@@ -57,8 +57,8 @@ class VoterPresence:
         self._broker = broker
         self._joins = settings.controller_quorum_auto_join_enable and listed
         self._has_voted = False  # this very directory was a voter in this life of the node
-        self._sign: tuple[ReplicaKey, int] | None = None  # the last sign of life of the voter with our id
-        self._silent_since = 0.0
+        self._watched_epoch = -1  # of the leader that is asked whether another voter with our id is alive
+        self._watched_since = 0.0
         self._complained = False
         self._task: asyncio.Task[None] | None = None
 
@@ -95,9 +95,13 @@ class VoterPresence:
         if wish is Wish.NOTHING:
             return False
         try:
-            if wish is Wish.REMOVE and not await self._is_gone(core.voters.by_id[core.local.id].key):
-                return False
-            code = await self._ask(wish, core)
+            if wish is Wish.REMOVE:
+                old = core.voters.by_id[core.local.id].key
+                if not await self._is_gone(old):
+                    return False
+                code = await self._remove(old)
+            else:
+                code = await self._ask(wish, core)
         except ControllerUnavailable as error:
             log.debug("the leader of the quorum does not hear of our vote: %s", error)
             return False
@@ -108,22 +112,30 @@ class VoterPresence:
         return code == ErrorCode.NONE
 
     async def _is_gone(self, old: ReplicaKey) -> bool:
-        """Whether the leader has heard nothing of that voter for two fetch timeouts. The leader's times are compared
-        with each other only: they are of another clock."""
+        """Whether the leader has heard nothing of that voter for two fetch timeouts, all of them in its term: a new
+        leader has heard of nobody. Its times are compared with each other only: they are of another clock."""
+        row = await self._describe()
+        heard_ms = {(v.replica_id, v.replica_directory_id): v.last_fetch_timestamp for v in row.current_voters}
+        leader_ms = next((ms for (voter_id, _), ms in heard_ms.items() if voter_id == row.leader_id), None)
+        if leader_ms is None or old not in heard_ms:  # not the leader's answer, or another set of voters by now
+            return False
+        now_s = self._broker.clock.monotonic()
+        if self._watched_epoch != row.leader_epoch:
+            self._watched_epoch, self._watched_since = row.leader_epoch, now_s
+        patience_ms = 2 * self._broker.settings.controller_quorum_fetch_timeout_ms
+        if (now_s - self._watched_since) * 1000 < patience_ms:
+            return False
+        if heard_ms[old] >= 0 and leader_ms - heard_ms[old] < patience_ms:
+            self._complain(old)
+            return False
+        return True
+
+    async def _describe(self) -> DescribeQuorumResponse.PartitionData:
         partition = DescribeQuorumRequest.PartitionData(0)
         request = DescribeQuorumRequest([DescribeQuorumRequest.TopicData(METADATA_TOPIC, [partition])])
         answer = await self._broker.channel.send(request, DescribeQuorumResponse, _TIMEOUT_MS, channel=_CHANNEL)
-        voters = [voter for topic in answer.topics for row in topic.partitions for voter in row.current_voters]
-        fetched_ms = {voter.replica_id: voter.last_fetch_timestamp for voter in voters}.get(old.id)
-        if fetched_ms is None:  # not the leader's answer, or another set of voters by now
-            return False
-        now_s, known = self._broker.clock.monotonic(), self._sign
-        if known != (old, fetched_ms):
-            self._sign, self._silent_since = (old, fetched_ms), now_s
-            if known is not None and known[0] == old:
-                self._complain(old)
-            return False
-        return now_s - self._silent_since >= 2 * self._broker.settings.controller_quorum_fetch_timeout_ms / 1000
+        rows = [row for topic in answer.topics for row in topic.partitions]
+        return rows[0] if rows else DescribeQuorumResponse.PartitionData()
 
     def _complain(self, other: ReplicaKey) -> None:
         if not self._complained:
@@ -135,13 +147,14 @@ class VoterPresence:
                 format_uuid(other.directory_id),
             )
 
+    async def _remove(self, old: ReplicaKey) -> int:
+        request = RemoveRaftVoterRequest(self._broker.cluster_id, old.id, old.directory_id)
+        answer = await self._broker.channel.send(request, RemoveRaftVoterResponse, _TIMEOUT_MS, channel=_CHANNEL)
+        return answer.error_code
+
     async def _ask(self, wish: Wish, core: "Quorum") -> int:
         channel, cluster_id, local = self._broker.channel, self._broker.cluster_id, core.local
         endpoints = self._broker.driver.controller_endpoints
-        if wish is Wish.REMOVE:
-            old = core.voters.by_id[local.id].key
-            request = RemoveRaftVoterRequest(cluster_id, old.id, old.directory_id)
-            return (await channel.send(request, RemoveRaftVoterResponse, _TIMEOUT_MS, channel=_CHANNEL)).error_code
         if wish is Wish.ADD:
             add = AddRaftVoterRequest(
                 cluster_id,

@@ -55,7 +55,7 @@ def _topic_of(path: Path) -> str:
         return METADATA_TOPIC
     name = path.parent.name
     if name.endswith("-delete"):
-        name = name.rpartition(".")[0]  # topic-partition.uuid-delete
+        name = name.rpartition(".")[0]  # topic-partition.uuid-number-delete
     found = parse_directory_name(name)
     return found.topic if found is not None else ""
 

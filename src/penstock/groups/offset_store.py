@@ -1,6 +1,6 @@
 """Committed offsets of one shard, by group, topic and partition. Changed by replay only."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Container, Iterator
 from typing import NamedTuple
 
 from penstock.model.ids import ZERO_UUID
@@ -22,6 +22,12 @@ class CommittedOffset(NamedTuple):
 
 TopicOffsets = dict[int, CommittedOffset]
 GroupOffsets = dict[str, TopicOffsets]
+
+
+def in_both(some: Collection[str], others: Collection[str]) -> Iterator[str]:
+    """Both are quick to look in."""
+    fewer, more = sorted((some, others), key=len)
+    return (each for each in fewer if each in more)
 
 
 class OffsetStore:
@@ -58,11 +64,23 @@ class OffsetStore:
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         return self.of_group(group_id).get(topic, {}).get(partition)
 
-    def of_topic(self, topic: str) -> Iterator[tuple[str, TopicOffsets]]:
+    @property
+    def topic_ids(self) -> Collection[bytes]:
+        """May include ids that no offset has any more."""
+        return self._topic_ids
+
+    def having_ids(self, topic_ids: Container[bytes]) -> Iterator[tuple[str, str]]:
+        """Groups and topics with an offset that was committed for one of these ids."""
         for group_id, topics in self._by_group.items():
-            partitions = topics.get(topic)
-            if partitions is not None:
-                yield group_id, partitions
+            for topic, partitions in topics.items():
+                if any(committed.topic_id in topic_ids for committed in partitions.values()):
+                    yield group_id, topic
+
+    def of_topics(self, names: Collection[str]) -> Iterator[tuple[str, str, TopicOffsets]]:
+        """With group and topic. `names` are quick to look in."""
+        for group_id, topics in self._by_group.items():
+            for topic in in_both(names, topics):
+                yield group_id, topic, topics[topic]
 
     def _remove(self, group_id: str, topic: str, partition: int) -> None:
         topics = self._by_group.get(group_id, {})

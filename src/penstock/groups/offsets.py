@@ -6,10 +6,11 @@ A commit without a member to a group that does not exist makes a "simple" one, w
 from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.rebalance import keep_session
 from penstock.groups.committer import Committer, Group, PartitionCheck, check_committer, check_reader
-from penstock.groups.decision import GroupRecord, Turn, Waiter
+from penstock.groups.decision import Turn, Waiter
 from penstock.groups.group_records import offset_record, offset_tombstone
 from penstock.groups.offset_store import CommittedOffset, OffsetStore, TopicOffsets
-from penstock.groups.transactional_offsets import OffsetKey, TransactionalOffsets
+from penstock.groups.transactional_offsets import TransactionalOffsets
+from penstock.metadata.image import MetadataImage
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import ZERO_UUID
 from penstock.wire.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
@@ -80,9 +81,11 @@ def fetch_offsets(
     offsets: OffsetStore,
     group: Group | None,
     request: OffsetFetchRequest.OffsetFetchRequestGroup,
+    image: MetadataImage,
     unstable: TransactionalOffsets | None = None,
 ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-    """What is not committed is −1 and no error, also for a group that does not exist. Null topics: all of them.
+    """What is not committed is −1 and no error, also for a group that does not exist. Null topics: all of them, those
+    that exist with their ids.
 
     With `unstable` (KIP-447) an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT instead.
     """
@@ -93,12 +96,20 @@ def fetch_offsets(
     committed = offsets.of_group(request.group_id)
     if request.topics is None:
         for name, partitions in committed.items():
-            response.topics.append(_fetch_topic(name, ZERO_UUID, list(partitions), partitions))
+            topic_id = _topic_id(image, name)
+            own = [index for index, each in partitions.items() if each.belongs_to(topic_id)]
+            if own:
+                response.topics.append(_fetch_topic(name, topic_id, own, partitions))
         return _mark_unstable(response, unstable)
     for topic in request.topics:
         partitions = committed.get(topic.name, {})
         response.topics.append(_fetch_topic(topic.name, topic.topic_id, topic.partition_indexes, partitions))
     return _mark_unstable(response, unstable)
+
+
+def _topic_id(image: MetadataImage, name: str) -> bytes:
+    known = image.topic(name)
+    return known.id if known is not None else ZERO_UUID
 
 
 def _mark_unstable(
@@ -167,14 +178,3 @@ def delete_offsets(
             )
         response.topics.append(result)
     turn.answer(waiter, response)
-
-
-def all_offset_tombstones(offsets: OffsetStore, pending: TransactionalOffsets, group_id: str) -> list[GroupRecord]:
-    """Also of those that only an open transaction has committed: they must not come back with its marker."""
-    places = {
-        OffsetKey(group_id, topic, partition): None
-        for topic, partitions in offsets.of_group(group_id).items()
-        for partition in partitions
-    }
-    places.update(dict.fromkeys(pending.of_group(group_id)))
-    return [offset_tombstone(*place) for place in places]

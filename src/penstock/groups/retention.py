@@ -1,4 +1,4 @@
-"""Offsets that nobody needs: older than the retention, or of topics that were deleted.
+"""Offsets that nobody needs because they are older than the retention.
 
 The retention of an offset counts from its commit, but not from before its group became empty. So a simple group,
 which never has members, and topics that a stable group no longer subscribes to go by the commit alone.
@@ -11,7 +11,7 @@ from penstock.groups.decision import GroupRecord
 from penstock.groups.group_records import group_tombstone, offset_tombstone
 from penstock.groups.group_words import GroupState
 from penstock.groups.offset_store import CommittedOffset, OffsetStore
-from penstock.groups.transactional_offsets import OffsetKey, TransactionalOffsets
+from penstock.groups.transactional_offsets import TransactionalOffsets
 
 
 def expire_group(
@@ -45,16 +45,6 @@ def tombstones_of(group: Group) -> list[GroupRecord]:
     if isinstance(group, ClassicGroup):
         return [] if group.pending_joins else [group_tombstone(group.group_id)]
     return group.tombstones()
-
-
-def forget_topic(offsets: OffsetStore, pending: TransactionalOffsets, topic: str) -> list[GroupRecord]:
-    places = {
-        OffsetKey(group_id, topic, partition): None
-        for group_id, partitions in offsets.of_topic(topic)
-        for partition in partitions
-    }
-    places.update(dict.fromkeys(pending.of_topic(topic)))
-    return [offset_tombstone(*place) for place in places]
 
 
 def _may_expire(group: Group) -> bool:

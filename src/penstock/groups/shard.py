@@ -35,11 +35,12 @@ from penstock.groups.consumer.regexes import RegexJob, finish_refresh, is_last_w
 from penstock.groups.consumer.target import AssignmentJob, finish_assignment
 from penstock.groups.consumer.timeouts import expire_member, resume_timers, timers_of
 from penstock.groups.decision import Answer, Decision, Job, Now, ShardLoad, Turn, Waiter, refuse
-from penstock.groups.group_records import group_tombstone
+from penstock.groups.group_deletion import GroupDeletion
 from penstock.groups.listing import describe_group, list_groups
 from penstock.groups.offset_store import GroupOffsets, OffsetStore
-from penstock.groups.offsets import all_offset_tombstones, commit_offsets, delete_offsets, fetch_offsets
-from penstock.groups.retention import expire_group, forget_topic
+from penstock.groups.offset_sweep import OffsetSweep
+from penstock.groups.offsets import commit_offsets, delete_offsets, fetch_offsets
+from penstock.groups.retention import expire_group
 from penstock.groups.timers import Timer, TimerKind, TimerQueue
 from penstock.groups.transactional_commit import commit_transactional_offsets
 from penstock.groups.transactional_offsets import OffsetKey, TransactionalOffsets
@@ -48,7 +49,6 @@ from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Rng
 from penstock.wire.errors import UnknownRecordError
 from penstock.wire.generated.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from penstock.wire.generated.delete_groups import DeleteGroupsResponse
 from penstock.wire.generated.describe_groups import DescribeGroupsResponse
 from penstock.wire.generated.heartbeat import HeartbeatRequest
 from penstock.wire.generated.join_group import JoinGroupRequest
@@ -83,6 +83,7 @@ class GroupShard:
         "_retention_queue",
         "_retention_timer",
         "_rng",
+        "_sweep",
         "_timers",
         "groups",
     )
@@ -96,6 +97,7 @@ class GroupShard:
         self._timers = TimerQueue()
         self._offsets = OffsetStore()
         self._pending = TransactionalOffsets()
+        self._sweep = OffsetSweep(self._offsets, self._pending)
         self._retention_timer = Timer(TimerKind.RETENTION)
         self._retention_queue: list[str] = []  # groups still to look at in the check under way
         self.groups: dict[str, Group] = {}
@@ -221,6 +223,19 @@ class GroupShard:
             if isinstance(group, ConsumerGroup):
                 group.regexes_are_stale |= has_new
                 group.metadata_is_stale |= not group.subscribed_topics.isdisjoint(changed)
+
+    def forget_topics(self, names: Collection[str]) -> None:
+        """These topics were deleted: their offsets go, whoever committed them, with `decide_sweep`."""
+        self._sweep.forget_topics(names)
+
+    def find_strays(self, image: MetadataImage) -> None:
+        """For a shard that is loaded and not served yet: offsets of topics that are not in this image go, too. Nobody
+        may have led it when they were deleted, or not for long enough."""
+        self._sweep.find_strays(image)
+
+    def next_sweep_ms(self) -> int | None:
+        """On the steady clock: when to call `decide_sweep` next."""
+        return self._sweep.next_ms()
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
@@ -363,31 +378,20 @@ class GroupShard:
         delete_offsets(turn, self.groups.get(request.group_id), self._offsets, self._pending, request, waiter)
         return turn.decision()
 
-    def decide_delete_groups(self, group_ids: Collection[str], waiter: Waiter, now: Now) -> Decision:
-        """Answers a list with one `DeletableGroupResult` per group id; the ids are distinct."""
+    def decide_delete_groups(self, deletion: GroupDeletion, waiter: Waiter, now: Now) -> Decision:
+        """The next step of a deletion. Answers a list of `DeletableGroupResult` for the groups that are done with it;
+        to be called again until the deletion is done."""
         turn = self._turn(now)
-        results = []
-        for group_id in group_ids:
-            group = self.groups.get(group_id)
-            if group is None:
-                error = ErrorCode.GROUP_ID_NOT_FOUND
-            elif not group.is_empty:
-                error = ErrorCode.NON_EMPTY_GROUP
-            else:
-                error = ErrorCode.NONE
-                turn.records += all_offset_tombstones(self._offsets, self._pending, group_id)
-                turn.records += (
-                    group.tombstones() if isinstance(group, ConsumerGroup) else [group_tombstone(group_id)]
-                )
-            results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=error))
-        turn.answer(waiter, results)
+        turn.answer(waiter, deletion.step(turn, self._offsets, self._pending))
         return turn.decision()
 
-    def decide_forget_topics(self, topics: Collection[str], now: Now) -> Decision:
-        """These topics were deleted: their offsets go, whoever committed them."""
+    def decide_sweep(self, now: Now, most_records: int) -> Decision | None:
+        """What goes next of the offsets whose topics are gone; None when nothing does now."""
+        next_ms = self._sweep.next_ms()
+        if next_ms is None or next_ms > now.steady_ms:
+            return None
         turn = self._turn(now)
-        for topic in topics:
-            turn.records += forget_topic(self._offsets, self._pending, topic)
+        self._sweep.step(turn, most_records)
         return turn.decision()
 
     def refused(self, decision: Decision, error: ErrorCode, now: Now) -> Decision:
@@ -459,7 +463,7 @@ class GroupShard:
         self, request: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool = False
     ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
         group = self.groups.get(request.group_id)
-        return fetch_offsets(self._offsets, group, request, self._pending if require_stable else None)
+        return fetch_offsets(self._offsets, group, request, self._image, self._pending if require_stable else None)
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListGroupsResponse.ListedGroup]:
         return list_groups(self.groups.values(), states, types)

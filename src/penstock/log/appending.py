@@ -148,32 +148,46 @@ def append_followed(log: "PartitionLog", data: Buffer, leader_epoch: int) -> App
     batches: list[tuple[int, BatchHeader]] = []
     next_offset = log.end_offset
     epoch = log.leader_epochs.latest
+    has_gaps = False
     try:
         for pos, header in iter_headers(data):
-            if not batches and _holds_start(log, header):
-                next_offset = header.base_offset
-            if header.base_offset < next_offset or header.last_offset_delta < 0:
-                return Refusal(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{log.name} ends at {next_offset}, a batch at {header.base_offset} cannot be appended",
-                )
+            if header.base_offset != next_offset:
+                if header.base_offset > next_offset:
+                    has_gaps = True
+                elif batches or not _holds_start(log, header):
+                    return _refuse_offset(log, next_offset, header)
+            if header.last_offset_delta < 0:
+                return _refuse_offset(log, next_offset, header)
             if not crc_is_valid(data, pos, header):
                 return Refusal(ErrorCode.CORRUPT_MESSAGE, f"CRC mismatch in the batch at offset {header.base_offset}")
-            if header.partition_leader_epoch < epoch and header.partition_leader_epoch != NO_LEADER_EPOCH:
-                return _refuse_epoch(log, header.partition_leader_epoch)
-            if header.partition_leader_epoch > leader_epoch:
-                text = f"a batch of epoch {header.partition_leader_epoch} from the leader of epoch {leader_epoch}"
+            batch_epoch = header.partition_leader_epoch
+            if batch_epoch != epoch and batch_epoch != NO_LEADER_EPOCH:
+                if batch_epoch < epoch:
+                    return _refuse_epoch(log, batch_epoch)
+                epoch = batch_epoch
+            if batch_epoch > leader_epoch:
+                text = f"a batch of epoch {batch_epoch} from the leader of epoch {leader_epoch}"
                 return Refusal(ErrorCode.FENCED_LEADER_EPOCH, text)
             batches.append((pos, header))
             next_offset = header.next_offset
-            epoch = max(epoch, header.partition_leader_epoch)
     except CorruptBatch as error:
         return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
     if not batches:
         return AppendResult(log.end_offset, log.end_offset, -1, -1, 0)
     if batches[0][1].base_offset < log.end_offset:
-        return _append_below_start(log, data, batches)
-    return _append_runs(log, data, batches, log.directory.clock.now_ms(), whole=False, any_size=True)
+        result = _append_below_start(log, data, batches)
+    else:
+        result = _append_runs(log, data, batches, log.directory.clock.now_ms(), whole=False, any_size=True)
+    if has_gaps:  # early enough: syncs are planned in a later turn, or by whoever called this
+        log.directory.note_gaps(log.name)
+    return result
+
+
+def _refuse_offset(log: "PartitionLog", end_offset: int, header: BatchHeader) -> Refusal:
+    return Refusal(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        f"{log.name} ends at {end_offset}, a batch at {header.base_offset} cannot be appended",
+    )
 
 
 def _holds_start(log: "PartitionLog", header: BatchHeader) -> bool:
@@ -329,6 +343,8 @@ def create_first_segment(log: "PartitionLog", base_offset: int, now_ms: int) -> 
 def create_segment(log: "PartitionLog", base_offset: int, now_ms: int) -> Segment:
     """A new active segment behind the others. Its file exists at once: it alone tells where an empty log ends."""
     segment = Segment(log.path, base_offset, created_ms=now_ms)
+    # A log of this name that was deleted while it was recovered, or read, may have left its index there.
+    log.directory.cache.forget(segment.path + ".index")
     log.directory.files.open(segment, create=True)
     segment.become_active()
     segment.aborted = []

@@ -141,6 +141,15 @@ def decode_partition_metadata(content: bytes) -> bytes:
     return parse_uuid(fields["topic_id"].strip())
 
 
+def read_topic_id(disk: Disk, path: str) -> bytes | None:
+    """Whose the partition directory at `path` is; None where it does not tell."""
+    content = read_whole(disk, f"{path}/{PARTITION_METADATA_FILE}")
+    try:
+        return decode_partition_metadata(content) if content else None
+    except ValueError:
+        return None
+
+
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
     return b'{"version":0,"brokerEpoch":%d}' % broker_epoch
 

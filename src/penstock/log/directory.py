@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from itertools import count
 from typing import TYPE_CHECKING
 
 from penstock.log.checkpoints import (
@@ -36,6 +37,7 @@ from penstock.log.segment import OpenFiles
 from penstock.log.sync import NO_SPACE_ERRORS
 from penstock.log.truncation_journal import TruncationJournal
 from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.ids import format_uuid
 from penstock.model.ports import Clock, Disk
 from penstock.model.units import format_bytes
 
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 _LOAD_LOCKS = 64
+_DOOMED_SUFFIX = "-delete"
+_MAX_NAME_LENGTH = 255
+"""What file systems take; a topic's name may have 249 of it."""
 _OFFSET_FILES = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
 
 
@@ -51,8 +56,11 @@ class LogDirectory:
     """Shared by all logs in it. Used on the loop, except where a method says it blocks."""
 
     __slots__ = (
+        "_asides",
         "_checkpoint_lock",
         "_doomed",
+        "_gaps_on_disk",
+        "_is_closed",
         "_load_locks",
         "_loop",
         "_offsets_on_disk",
@@ -102,7 +110,8 @@ class LogDirectory:
         self.log_start_offsets: dict[str, int] = {}
         self.high_watermarks: dict[str, int] = {}
         self.cleaned_offsets: dict[str, int] = {}
-        """How far each log was compacted, by directory name; there for every log that ever was."""
+        """How far each log was compacted, by directory name; there for every log that may have gaps, because it was
+        compacted ever, here or where it was fetched from."""
         self.swaps = 0
         """Counts segments replaced by compaction."""
         self._swap_lock = threading.Lock()
@@ -119,6 +128,7 @@ class LogDirectory:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._doomed: list[str] = []
         """Deleted partitions whose files were still there at start."""
+        self._asides = count(1)
         self._load_locks = tuple(threading.Lock() for _ in range(_LOAD_LOCKS))
         self._checkpoint_lock = threading.Lock()
         self._written: dict[str, int] = {}
@@ -126,6 +136,10 @@ class LogDirectory:
         self._offsets_on_disk: dict[str, dict[str, int]] = {file: {} for file in _OFFSET_FILES}
         """By file, as last read or written; recovery points as they were lowered since."""
         self._topic_ids_on_disk: dict[str, bytes] = {}
+        self._gaps_on_disk: set[str] = set()
+        """Logs of which the file of cleaned offsets speaks, and goes on to speak until they are gone."""
+        self._is_closed = False
+        """The last checkpoints were written: a thread that comes late must not write others."""
         self._urgency = self._urgency_met = 0
         """How often checkpoints became urgent, and which of those times have been met."""
         self._urgency_lock = threading.Lock()
@@ -152,7 +166,20 @@ class LogDirectory:
         self.high_watermarks = dict(on_disk[HIGH_WATERMARK_FILE])
         cleaned = on_disk[CLEANER_OFFSET_FILE]
         self.cleaned_offsets = {name: offset for name, offset in cleaned.items() if name in self.on_disk}
-        self._doomed = [f"{self.path}/{name}" for name in names if name.endswith("-delete")]
+        doomed = [name for name in names if name.endswith(_DOOMED_SUFFIX)]
+        self._doomed = [f"{self.path}/{name}" for name in doomed]
+        for name in doomed:
+            self._forget_removed(name)
+
+    def _forget_removed(self, doomed_name: str) -> None:
+        """A partition was removed, and the process ended before it had written that down: its recovery point does not
+        speak of records that are lost."""
+        if len(doomed_name) == _MAX_NAME_LENGTH:  # perhaps cut to fit: nobody knows whose it is
+            return
+        name, _, rest = doomed_name.removesuffix(_DOOMED_SUFFIX).rpartition(".")
+        topic_id = self.topic_ids.get(name)
+        if topic_id is not None and name not in self.on_disk and rest.startswith(format_uuid(topic_id)):
+            self.forget_found(name)
 
     def _create(self) -> None:
         """The directory and those above it, durably: a log is no safer than the path to it."""
@@ -183,15 +210,23 @@ class LogDirectory:
 
     def remove_doomed(self) -> None:
         """Blocking. Removes what is left of deleted partitions, once their new names are durable: a crash could else
-        bring back the old name with some of the files, but without the one that tells whose they are."""
+        bring back the old name with some of the files, but without the one that tells whose they are. Before that the
+        checkpoints forget them: a replica that came back here would else be blamed for what it had before."""
         doomed = list(self._doomed)
-        if not doomed:
+        if not doomed or self.failure is not None:
             return
         try:
             self.disk.sync_dir(self.path)
         except OSError as error:
             _LOGGER.warning("%s: deleted partitions are not removed before the next start: %s", self.path, error)
             return
+        try:
+            if self._checkpoints_speak_of_removed():
+                self.write_checkpoints()
+        except OSError as error:
+            self.write_failed(error)
+            if self.failure is not None:
+                return  # on a full disk, though, nothing helps more than removing files
         for path in doomed:
             try:
                 self._doomed.remove(path)
@@ -201,6 +236,21 @@ class LogDirectory:
                 self.disk.remove_tree(path)
             except OSError as error:
                 _LOGGER.warning("%s could not be removed: %s; it is tried again at the next start", path, error)
+
+    def _checkpoints_speak_of_removed(self) -> bool:
+        with self._checkpoint_lock:
+            names = self._offsets_on_disk[RECOVERY_POINT_FILE].keys() | self._topic_ids_on_disk.keys()
+        return any(name not in self.logs and name not in self.recovery_points for name in names)
+
+    def path_aside(self, name: str, topic_id: bytes | None, suffix: str) -> str:
+        """Where a partition's directory that is out of use goes: a path that nothing has, and that nothing had since
+        the start. A replica may leave more than once, also before the files of the first time are gone."""
+        owner = "unknown" if topic_id is None else format_uuid(topic_id)
+        while True:
+            tail = f".{owner}-{next(self._asides)}-{suffix}"
+            path = f"{self.path}/{name[: _MAX_NAME_LENGTH - len(tail)]}{tail}"
+            if not self.disk.exists(path):
+                return path
 
     def doom(self, path: str) -> None:
         """A partition's directory was renamed to `path`: `remove_doomed` takes it away."""
@@ -225,6 +275,7 @@ class LogDirectory:
         self.cleaned_offsets.pop(name, None)
         with self._checkpoint_lock:  # what is just being written may speak of it, too
             files = [file for file in _OFFSET_FILES if name in self._offsets_on_disk[file]]
+            self._gaps_on_disk.discard(name)
         if files and self.failure is None:
             self.make_checkpoints_urgent()
             try:
@@ -249,6 +300,27 @@ class LogDirectory:
         """The log was truncated: what comes there now was not compacted."""
         if self.cleaned_offsets.get(name, offset) > offset:
             self.cleaned_offsets[name] = offset
+
+    def note_gaps(self, name: str) -> None:
+        """A log took batches with gaps between them: its leader had compacted them. Recovery must know, or takes a
+        gap before the last batch for damage: `write_gaps` tells it before anything counts as synced. In the modes os
+        and interval a batch counts before that, gap or none: what an unclean stop may take then is left to C8."""
+        self.cleaned_offsets.setdefault(name, 0)
+
+    def write_gaps(self, name: str) -> None:
+        """Blocking; every sync begins with it. Writes down that this log may have gaps, where that is news; with it
+        goes what is known of all others, so that many logs that follow one leader cost one write.
+
+        Under the lock: what is just being written may not speak of it yet. Afterwards all that is written does, as
+        long as the log has this name; the next of that name begins with `forget_durably`.
+        """
+        if name not in self.cleaned_offsets or name in self._gaps_on_disk:
+            return
+        with self._checkpoint_lock:
+            if name not in self._offsets_on_disk[CLEANER_OFFSET_FILE]:
+                self._write(CLEANER_OFFSET_FILE, dict(self.cleaned_offsets))
+            if name in self.cleaned_offsets:  # otherwise it was deleted meanwhile
+                self._gaps_on_disk.add(name)
 
     def load_lock(self, name: str) -> threading.Lock:
         return self._load_locks[hash(name) % _LOAD_LOCKS]
@@ -304,9 +376,10 @@ class LogDirectory:
         )
 
     def write_checkpoints(self, *, closing: bool = False) -> None:
-        """Blocking. What is known of all logs, where it changed."""
+        """Blocking. What is known of all logs, where it changed. Nothing once the closing ones are written."""
         urgency = self._urgency
-        self._write_recovery_points(closing)
+        if not self._write_recovery_points(closing):
+            return
         self.write_high_watermarks()
         self.write_log_start_offsets()
         if closing:  # now those that waited for their log's start, which else would not be taken for clean
@@ -331,8 +404,11 @@ class LogDirectory:
         with self._urgency_lock:
             self._urgency_met = max(self._urgency_met, urgency)
 
-    def _write_recovery_points(self, closing: bool) -> None:
+    def _write_recovery_points(self, closing: bool) -> bool:
+        """False: the closing ones are on disk, and say of logs that nobody touched what others would not."""
         with self._checkpoint_lock:
+            if self._is_closed and not closing:
+                return False
             recovery_points = dict(self.recovery_points)
             for name, log in list(self.logs.items()):
                 if log.has_recovery_point:
@@ -343,6 +419,8 @@ class LogDirectory:
                 recovery_points |= {name: self.recovery_points.get(name, 0) - 1 for name in self.on_disk}
             self._write(RECOVERY_POINT_FILE, recovery_points)
             self._truncations.clear()
+            self._is_closed = closing
+            return True
 
     def _recovery_point_of(self, log: "PartitionLog") -> int:
         end_offset = log.synced_end_offset

@@ -161,7 +161,8 @@ class PartitionLog:
                     raise self.fault
                 return
             try:
-                loaded = load_log(self)
+                # Nothing is left of a deleted one, and what its name stands for now may be another's.
+                loaded = LoadedLog.empty(0) if self.is_deleted else load_log(self)
             except CorruptSegment as fault:
                 self._give_up(fault)
                 self._publish(LoadedLog.empty(0))

@@ -171,7 +171,7 @@ def _is_stray(log: "PartitionLog") -> bool:
         if not content:
             write_atomically(disk, path, encode_partition_metadata(log.topic_id))
         return False
-    aside = f"{log.path}.{format_uuid(topic_id)}-stray"
+    aside = log.directory.path_aside(log.name, topic_id, "stray")
     _LOGGER.warning("%s belongs to topic id %s, not %s; moved aside to %s", log.path, format_uuid(topic_id),
                     format_uuid(log.topic_id), aside)  # fmt: skip
     disk.rename(log.path, aside)

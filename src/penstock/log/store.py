@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 
 import msgspec
 
+from penstock.log.checkpoints import read_topic_id
 from penstock.log.config import LogConfig
 from penstock.log.directory import LogDirectory
 from penstock.log.errors import CorruptSegment, NoRoom
@@ -135,7 +136,7 @@ class LogStore:
         if not had_files or directory.failure is not None:
             return
         # Renamed at once, so that a new topic of the same name finds no old files.
-        doomed = f"{directory.path}/{log.name}.{format_uuid(log.topic_id)}-delete"
+        doomed = directory.path_aside(log.name, log.topic_id, "delete")
         try:
             self.disk.rename(log.path, doomed)
         except OSError as error:
@@ -152,9 +153,20 @@ class LogStore:
         return [(d, name) for d in self.directories for name in d.on_disk if name not in d.logs]
 
     def move_stray_aside(self, directory: LogDirectory, name: str) -> None:
-        """Blocking. Renames a directory that belongs to no known topic to `…-stray`; nothing is deleted."""
-        _LOGGER.warning("%s/%s belongs to no topic; moved aside as %s-stray", directory.path, name, name)
-        self.disk.rename(f"{directory.path}/{name}", f"{directory.path}/{name}-stray")
+        """Blocking. Renames a directory that belongs to no known topic to `…-stray`; nothing is deleted. Where that
+        fails, the directory or its log directory says so, and nobody is kept from starting."""
+        if directory.failure is not None:
+            return
+        path = f"{directory.path}/{name}"
+        try:
+            aside = directory.path_aside(name, read_topic_id(self.disk, path), "stray")
+            _forget_recovery_point(directory, name)
+            self.disk.rename(path, aside)
+        except OSError as error:
+            _LOGGER.error("%s belongs to no topic here, and cannot be moved aside", path)
+            directory.write_failed(error)
+            return
+        _LOGGER.warning("%s belongs to no topic here; moved aside to %s", path, aside)
         directory.forget_found(name)
 
     def set_max_usage(self, max_usage: float) -> None:
@@ -223,6 +235,17 @@ class LogStore:
     def _directory_failed(self, directory: LogDirectory, error: OSError) -> None:
         if self.on_directory_failed is not None:
             self.on_directory_failed(directory, error)
+
+
+def _forget_recovery_point(directory: LogDirectory, name: str) -> None:
+    """Blocking. A directory is to go where nobody looks for it, and a new replica may take its place before the next
+    checkpoints: it has not lost what this one had. Before the move and not told by what lies there, as with doomed
+    directories: strays stay for ever, and would excuse a loss years later."""
+    try:
+        directory.lower_recovery_point(name, 0)
+    except OSError as error:
+        if error.errno not in NO_SPACE_ERRORS:  # without room the next checkpoints must do
+            raise
 
 
 def load_quietly(log: PartitionLog) -> Refusal | None:

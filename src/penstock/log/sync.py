@@ -96,6 +96,7 @@ class SyncPlan:
         try:
             if self.log.directory.checkpoints_urgent:
                 self.log.directory.write_checkpoints()
+            self.log.directory.write_gaps(self.log.name)
             for name, content in self.small_files:
                 if self.log.is_deleted:  # a new topic may have taken the path
                     return False

@@ -65,7 +65,8 @@ def truncate_log(log: "PartitionLog", offset: int) -> None:
 
 
 def truncate_fully(log: "PartitionLog", offset: int) -> None:
-    """Nothing is left; the log starts again at `offset`."""
+    """Nothing is left; the log starts again at `offset`, which counts with the next sync. Without room it is there
+    in memory only, and has no files."""
     _drop_all(log, offset)
     moves_down = offset < log.log_start_offset
     log.log_start_offset = log.local_log_start_offset = offset
@@ -74,6 +75,11 @@ def truncate_fully(log: "PartitionLog", offset: int) -> None:
         # After a crash records below the start on disk would be cut off: it moves down before there are any.
         log.directory.make_checkpoints_urgent()
     _begin_anew(log, offset)
+    if log.segments:
+        # Only the name of its first file tells where the log is. Until that is durable, nothing here counts.
+        log.synced_end_offset = 0
+        if log.directory.commit is not None:
+            log.directory.commit.request(log)
 
 
 def begin_below_start(log: "PartitionLog", offset: int) -> None:

@@ -6,6 +6,7 @@ passes `epoch_start_offset`, because entries of earlier epochs are committed onl
 
 from typing import Any
 
+from penstock.model.ids import ZERO_UUID
 from penstock.quorum.election_state import ReplicaKey
 from penstock.quorum.messages import FetchRequest
 from penstock.quorum.timeouts import QuorumTimeouts
@@ -142,3 +143,7 @@ class Leader:
         """The one directory under which this node has fetched, if there is exactly one."""
         known = [key for key in self.progress if key.id == voter.id]
         return known[0] if len(known) == 1 else None
+
+    def heard_as(self, voter: ReplicaKey) -> ReplicaKey:
+        """The name this voter fetches under: another directory of its node counts only while none is written down."""
+        return voter if voter.directory_id != ZERO_UUID else (self.learned_key(voter) or voter)

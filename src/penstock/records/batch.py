@@ -33,6 +33,7 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
+_MAX_OFFSET = (1 << 63) - 1
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
@@ -45,6 +46,14 @@ _MAX_TIMESTAMP_POSITION = 35
 
 class CorruptBatch(ValueError):
     """Bytes that are not a whole, valid record batch."""
+
+
+class DamagedBatch(CorruptBatch):
+    """A batch of a log that is not what was written there."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"the batch at offset {offset} is damaged: {reason}")
+        self.offset = offset
 
 
 class BatchHeader(NamedTuple):
@@ -133,6 +142,29 @@ def crc_is_valid(buf: Buffer, pos: int, header: BatchHeader) -> bool:
     if end > len(buf):
         return False
     return bool(crc32c(memoryview(buf)[pos + CRC_COVERS_FROM : end]) == header.crc)
+
+
+def iter_undamaged(data: Buffer, offset: int, end_offset: int = _MAX_OFFSET) -> Iterator[tuple[int, BatchHeader]]:
+    """`(position, header)` of the whole batches that a log that ends at `end_offset` gave for `offset`. Raises
+    `DamagedBatch` at the first that cannot be what was written, with the offset from which on nothing is certain.
+
+    A base offset is not under the checksum: one that is too high shows only in what follows.
+    """
+    position, before = 0, offset
+    while position < len(data):
+        try:
+            header = parse_header(data, position)
+        except CorruptBatch as error:
+            raise DamagedBatch(offset, str(error)) from error
+        if not crc_is_valid(data, position, header):
+            raise DamagedBatch(offset, "it fails its checksum")
+        if header.next_offset <= offset:
+            raise DamagedBatch(before, f"a batch that ends at {header.next_offset} follows one that ends at {offset}")
+        if header.next_offset > end_offset:
+            raise DamagedBatch(offset, f"it ends at {header.next_offset}, behind the end of the log")
+        yield position, header
+        before, offset = offset, header.next_offset
+        position += header.size_bytes
 
 
 def batch_size(buf: Buffer, pos: int = 0) -> int:

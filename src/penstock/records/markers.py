@@ -1,6 +1,7 @@
 """Transaction markers: control batches of one record that end a producer's transaction in a partition."""
 
 import struct
+from typing import NamedTuple
 
 from penstock.model.ports import Buffer
 from penstock.records.builder import build_batch
@@ -12,6 +13,22 @@ COMMIT = 1
 _KEY = struct.Struct(">hh")  # version, type
 _VALUE = struct.Struct(">hi")  # version, coordinator epoch
 _VERSION = 0
+_NEXT_EPOCH_FROM = 2
+
+
+class EndMarker(NamedTuple):
+    """What a marker says, wherever it is written."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    transaction_version: int = 0
+
+    @property
+    def carries_next_epoch(self) -> bool:
+        """Whether its epoch is not its transaction's but the one after it. (KIP-890)"""
+        return self.transaction_version >= _NEXT_EPOCH_FROM
 
 
 def build_end_marker(

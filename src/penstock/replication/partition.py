@@ -14,7 +14,7 @@ from penstock.metadata.image import INTERNAL_TOPICS
 from penstock.metadata.partition import NO_LEADER, PartitionImage
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.net.file_threads import FileRange
-from penstock.records.markers import build_end_marker
+from penstock.records.markers import EndMarker, build_end_marker
 from penstock.replication.follower_state import (
     IGNORE,
     Fetched,
@@ -34,7 +34,6 @@ __all__ = ["CommitCallback", "FetchPlan", "LeaderRules", "Partition", "Waiter", 
 
 # How often a follower asks in vain before its leader looks at its own log.
 _SUSPICIOUS = frozenset({3, 30, 300})
-_MOVES = frozenset({Kind.TRUNCATE, Kind.RESTART, Kind.APPEND})
 
 _NOT_ENOUGH = Refusal(
     ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas asks for; nothing was written"
@@ -234,10 +233,15 @@ class Partition:
         asked = self._verifications
         return asked is not None and question is not None and asked.is_open(producer_id, question)
 
-    def write_marker(
-        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, now_ms: int
-    ) -> AppendResult | Refusal:
-        """Ends a transaction in this partition: readers see its records, or skip them, once this is committed."""
+    def write_marker(self, marker: EndMarker, now_ms: int) -> AppendResult | Refusal:
+        """Ends a transaction in this partition: readers see its records, or skip them, once this is committed.
+
+        A marker may come late, so whether it is still wanted is judged here, where nothing comes in between.
+        """
+        producer_id, producer_epoch, coordinator_epoch, commit, _ = marker
+        if marker.carries_next_epoch and self.has_open_transaction(producer_id, producer_epoch):
+            text = f"producer {producer_id} is in its next transaction already, with epoch {producer_epoch}"
+            return Refusal(ErrorCode.INVALID_PRODUCER_EPOCH, text)
         if self._verifications is not None:
             self._verifications.marker_written(producer_id)
         entry = self.log.producers.get(producer_id)
@@ -385,8 +389,18 @@ class Partition:
 
     @property
     def lacks_room(self) -> bool:
-        """Whether the disk kept this follower from taking what its leader has."""
-        return self.follower is not None and (self.follower.lacks_room or self.log.lacks_room)
+        """Whether the disk kept this follower from taking what its leader has, or from writing down where it is."""
+        follower, log = self.follower, self.log
+        if follower is None:
+            return False
+        # The last is `_has_no_beginning`, without the call: it is asked for with every fetch.
+        return follower.lacks_room or log.lacks_room or (log.active is None and log.end_offset > 0)
+
+    @property
+    def _has_no_beginning(self) -> bool:
+        """The log is to begin at an offset above 0, and found no room for the file that alone tells it: after a loss
+        of power nobody would know where it ends, and it could lead from offset 0. The log says so, whoever leads."""
+        return self.log.active is None and self.log.end_offset > 0
 
     def apply_fetched(self, asked: FetchPosition, fetched: Fetched, now_ms: int) -> Step | Refusal:
         """Carries out what an answer of the leader asks for. A refusal: the log could not do it."""
@@ -394,21 +408,26 @@ class Partition:
         if follower is None or here is None:
             return IGNORE
         step = decide_step(asked, here, log.end_offset, log.leader_epochs, fetched)
-        refusal: Refusal | None = None
-        if step.kind is Kind.TRUNCATE:
-            refusal = self._cut(step.offset)
-        elif step.kind is Kind.RESTART:
-            refusal = log.truncate_full_and_start_at(step.offset)
-            if refusal is None:  # nothing is left that an older one could speak of (KAFKA-9491)
-                self.high_watermark = log.high_watermark
-        elif step.kind is Kind.APPEND:
+        kind = step.kind
+        refusal: Refusal | None
+        if kind is Kind.APPEND:
             if len(fetched.records):
                 result = log.append_as_follower(fetched.records, follower.leader_epoch)
                 refusal = result if isinstance(result, Refusal) else None
+            elif self._has_no_beginning:
+                refusal = self._begin_anew(log.end_offset)
+            else:  # nothing came that could find room or none
+                self._follow_leader(follower, fetched, now_ms)
+                return step
             if refusal is None:
                 self._follow_leader(follower, fetched, now_ms)
-        if step.kind in _MOVES and (step.kind is not Kind.APPEND or len(fetched.records)):
-            follower.lacks_room = refusal is not None and refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
+        elif kind is Kind.TRUNCATE:
+            refusal = self._cut(step.offset)
+        elif kind is Kind.RESTART:
+            refusal = self._begin_anew(step.offset)
+        else:
+            return step
+        follower.lacks_room = refusal is not None and refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
         return refusal or step
 
     def _cut(self, offset: int) -> Refusal | None:
@@ -416,6 +435,16 @@ class Partition:
         refusal = self.log.truncate_to(offset)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
         self._request_sync()
+        return refusal
+
+    def _begin_anew(self, offset: int) -> Refusal | None:
+        """Refuses, as `lacks_room` does, until there is a first file where one is needed. An empty log needs none."""
+        log = self.log
+        refusal = log.truncate_full_and_start_at(offset)
+        if refusal is None:  # nothing is left that an older one could speak of (KAFKA-9491)
+            self.high_watermark = log.high_watermark
+            if self._has_no_beginning:
+                return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, f"no space left on the disk to begin {log.name} anew")
         return refusal
 
     def _follow_leader(self, follower: FollowerState, fetched: Fetched, now_ms: int) -> None:

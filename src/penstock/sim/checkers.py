@@ -22,6 +22,9 @@ from penstock.sim.history import (
     TransactionOffset,
 )
 
+Transaction = tuple[str, int]
+"""A client and the number of one of its transactions."""
+
 
 class Anomaly(NamedTuple):
     name: str
@@ -135,6 +138,31 @@ def check_polls(history: History) -> list[Anomaly]:
     return found
 
 
+def check_begins(history: History) -> list[Anomaly]:
+    """Nor does a consumer skip records before the first that it reads: a group goes on at or below the highest offset
+    that a member ever tried to commit, and at the start of the log if none did."""
+    contents, starts = _contents(history), _starts(history)
+    tried: dict[tuple[str, TopicPartition], int] = {}
+    read: dict[tuple[str, TopicPartition, int], int] = {}
+    begun: dict[tuple[str, TopicPartition, int], int] = {}
+    found = []
+    for event in history.events:
+        if isinstance(event, Commit):
+            place = (event.group, event.partition)
+            tried[place] = max(event.offset, tried.get(place, 0))
+        elif isinstance(event, Begin):
+            lowest = max(tried.get((event.group, event.partition), 0), starts.get(event.partition, 0))
+            key = (event.client, event.partition, event.assignment)
+            # A member that is about to lose its partitions may still be given what it had fetched.
+            begun[key] = max(lowest, read.get(key, 0))
+        elif isinstance(event, Poll) and event.records:
+            key = (event.client, event.partition, event.assignment)
+            first, last = event.records[0][0], event.records[-1][0]
+            found += _skipped(event, contents, begun.pop(key, first), first, "")
+            read[key] = last + 1
+    return found
+
+
 def _skipped(
     poll: Poll, contents: dict[tuple[TopicPartition, bool], set[int]], start: int, end: int, inner: str
 ) -> list[Anomaly]:
@@ -202,22 +230,18 @@ def check_transactions(history: History) -> list[Anomaly]:
 
 
 def check_torn_transactions(history: History) -> list[Anomaly]:
-    """Of a committed transaction everything is there for readers of committed records."""
-    finals = _committed_finals(history)
-    committed = {
-        (event.client, event.transaction)
-        for event in history.events
-        if isinstance(event, TransactionEnd) and event.commit and event.outcome is Outcome.OK and not event.begun
-    }
-    return [
-        Anomaly("torn-transaction", f"{event.value} of a committed transaction is not in {_name(event.partition)}")
-        for event in history.events
-        if isinstance(event, Send)
-        and event.outcome is Outcome.OK
-        and (event.client, event.transaction) in committed
-        and event.partition in finals
-        and event.value not in finals[event.partition]
-    ]
+    """Of a committed transaction everything is there for readers of committed records; of one that was being
+    committed and whose client was never told, everything or nothing."""
+    told, shown = _told_commits(history), _shown_records(history)
+    found = []
+    for transaction, records in shown.items():
+        missing = [where for where, is_there in records.items() if not is_there]
+        if told.get(transaction) is Outcome.OK:
+            found += [Anomaly("torn-transaction", f"{where}, committed, is not there") for where in missing]
+        elif transaction in told and 0 < len(missing) < len(records):
+            there = [where for where in records if where not in missing]
+            found.append(Anomaly("torn-transaction", f"{', '.join(missing)} is not there, {', '.join(there)} is"))
+    return found
 
 
 def check_hidden_writes(history: History) -> list[Anomaly]:
@@ -272,36 +296,74 @@ def check_commits(history: History) -> list[Anomaly]:
 
 def check_committed(history: History) -> list[Anomaly]:
     """What a group is said to have committed is the last that a member was told, or what nobody knows the fate of. Of
-    each member: of two that overlap nobody knows which came last, or which is told a little later."""
-    last: dict[tuple[str, TopicPartition], dict[str, int]] = {}
-    never_told = {
-        event[1:4] for event in history.events if isinstance(event, Commit) and event.outcome is not Outcome.OK
-    }
+    each member: of two that overlap nobody knows which came last, or which is told a little later. In the end it is
+    the last of all, or one that overlapped it."""
+    attempts = _attempts(history)
     found = []
     for number, event in enumerate(history.events):
-        if isinstance(event, Commit) and event.outcome is Outcome.OK:
-            last.setdefault((event.group, event.partition), {})[event.client] = event.offset
-        elif isinstance(event, Committed) and event[1:] not in never_told:
-            told = last.get((event.group, event.partition), {})
-            if told and event.offset not in told.values() and not _is_told_later(history, number, event):
-                what = f"{event.group} has {_name(event.partition)}@{event.offset}, told was {told}"
-                found.append(Anomaly("lost-commit", what))
+        if not isinstance(event, Committed):
+            continue
+        of_group = attempts.get((event.group, event.partition), [])
+        told = [each for each in of_group if each.commit.outcome is Outcome.OK and each.end < number]
+        possible = _last_of_all(told) if event.in_the_end else _last_of_each(told)
+        if told and event.offset not in possible and not _may_yet_be_told(of_group, number, event):
+            what = f"{event.group} has {_name(event.partition)}@{event.offset}, told was {sorted(possible)}"
+            found.append(Anomaly("lost-commit", what))
     return found
+
+
+class _Attempt(NamedTuple):
+    """A commit, with the numbers of the events between which it happened, if it did."""
+
+    begin: int
+    end: int
+    commit: Commit
+
+
+def _attempts(history: History) -> dict[tuple[str, TopicPartition], list[_Attempt]]:
+    begun: dict[tuple[str, TopicPartition], int] = {}
+    attempts: dict[tuple[str, TopicPartition], list[_Attempt]] = {}
+    for number, event in enumerate(history.events):
+        if isinstance(event, Commit) and event.begun:
+            begun[event.client, event.partition] = number
+        elif isinstance(event, Commit):
+            begin = begun.pop((event.client, event.partition), number)
+            attempts.setdefault((event.group, event.partition), []).append(_Attempt(begin, number, event))
+    return attempts
+
+
+def _last_of_each(told: list[_Attempt]) -> set[int]:
+    return set({each.commit.client: each.commit.offset for each in told}.values())
+
+
+def _last_of_all(told: list[_Attempt]) -> set[int]:
+    """Those that were not over when the last one began."""
+    last_begin = max((each.begin for each in told), default=0)
+    return {each.commit.offset for each in told if each.end >= last_begin}
+
+
+def _may_yet_be_told(attempts: list[_Attempt], number: int, seen: Committed) -> bool:
+    """Or nobody will ever know whether it happened, and when."""
+    return any(
+        each.commit.offset == seen.offset
+        and (each.commit.outcome is Outcome.UNKNOWN or (each.end > number and each.commit.client != seen.client))
+        for each in attempts
+    )
 
 
 def check_transaction_offsets(history: History) -> list[Anomaly]:
     """What a group has in the end is of the last transaction that is known to be committed, or of a later one that
     nobody knows the fate of. Each client has a group of its own."""
-    ends = {(event.client, event.transaction): event for event in history.events if isinstance(event, TransactionEnd)}
+    fates = _fates(history)
     possible: dict[tuple[str, TopicPartition], set[int]] = {}
     found = []
     for event in history.events:
         if isinstance(event, TransactionOffset):
-            end = ends.get((event.client, event.transaction))
+            fate = fates.get((event.client, event.transaction), Outcome.FAILED)
             offsets = possible.setdefault((event.group, event.partition), {-1})
-            if end is not None and end.commit:
-                if end.outcome is Outcome.OK:
-                    offsets.clear()
+            if fate is Outcome.OK:
+                offsets.clear()
+            if fate is not Outcome.FAILED:
                 offsets.add(event.offset)
         elif isinstance(event, Committed):
             offsets = possible.get((event.group, event.partition), {event.offset})
@@ -311,11 +373,37 @@ def check_transaction_offsets(history: History) -> list[Anomaly]:
     return found
 
 
-def _is_told_later(history: History, number: int, seen: Committed) -> bool:
-    return any(
-        isinstance(event, Commit) and event.client != seen.client and event[1:4] == seen[1:]
-        for event in history.events[number:]
-    )
+def _fates(history: History) -> dict[Transaction, Outcome]:
+    """Of the transactions that clients meant to commit. What they were not told their records tell in the end: what
+    is committed with them is committed, and what went with them did not happen."""
+    fates, shown = _told_commits(history), _shown_records(history)
+    for transaction, outcome in fates.items():
+        there = set(shown.get(transaction, {}).values())
+        if outcome is not Outcome.OK and len(there) == 1:
+            fates[transaction] = Outcome.OK if there.pop() else Outcome.FAILED
+    return fates
+
+
+def _told_commits(history: History) -> dict[Transaction, Outcome]:
+    """The last that clients were told of the transactions that they meant to commit."""
+    return {
+        (event.client, event.transaction): event.outcome
+        for event in history.events
+        if isinstance(event, TransactionEnd) and event.commit
+    }
+
+
+def _shown_records(history: History) -> dict[Transaction, dict[str, bool]]:
+    """By transaction, of each acknowledged record whether readers of committed records find it in the end."""
+    finals, starts = _committed_finals(history), _starts(history)
+    shown: dict[Transaction, dict[str, bool]] = {}
+    for event in history.events:
+        if not isinstance(event, Send) or event.transaction is None or event.outcome is not Outcome.OK:
+            continue
+        if event.partition in finals and not _may_be_deleted(event, starts):
+            records = shown.setdefault((event.client, event.transaction), {})
+            records[f"{event.value} of {_name(event.partition)}"] = event.value in finals[event.partition]
+    return shown
 
 
 def _finals(history: History) -> dict[TopicPartition, dict[int, str]]:
@@ -359,6 +447,7 @@ CHECKERS: tuple[Callable[[History], list[Anomaly]], ...] = (
     check_lost_writes,
     check_vanished_reads,
     check_polls,
+    check_begins,
     check_send_order,
     check_transactions,
     check_torn_transactions,

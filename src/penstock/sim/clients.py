@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -46,14 +47,23 @@ class Client(ABC):
         self.name = name
         self.random = random.Random(f"{world.seed}:{name}")
         self.pause_s = self.random.choice((0.1, 0.2, 0.4, 0.8))
-        self.successes = 0
-        """What it is there for: records acknowledged or read, transactions committed."""
+        self.successes: Counter[TopicPartition] = Counter()
+        """What it is there for: records acknowledged or read, partitions of transactions committed."""
+        self.shown: Counter[TopicPartition] | None = None
+        """Its successes when the faults were over: from then on it has to have some in every partition."""
         self.stopping = False
         self.on_acknowledged: Callable[[TopicPartition, int], None] | None = None
         self._bootstrap = list(bootstrap)
 
     @abstractmethod
     async def run(self) -> None: ...
+
+    def choose(self, partitions: list[TopicPartition]) -> TopicPartition:
+        """By chance; once the faults are over, among those where it has yet to show that it gets on."""
+        chosen = self.random.choice(partitions)
+        shown = self.shown
+        due = [each for each in partitions if self.successes[each] <= shown[each]] if shown is not None else []
+        return due[partitions.index(chosen) % len(due)] if due else chosen
 
 
 class RestartingClient(Client):
@@ -113,7 +123,7 @@ class ProducingClient(RestartingClient):
         count = self.random.choice((1, 1, 1, 2, 5))
         results = []
         for _ in range(count):
-            partition = self.random.choice(self.partitions)
+            partition = self.choose(self.partitions)
             value = self._next_value()
             results.append((partition, value, await _send(self.world, producer, partition, value)))
         failure: Exception | None = None
@@ -142,7 +152,7 @@ class ProducingClient(RestartingClient):
             self.history.add(Send(self.name, partition, value, outcome, -1, transaction))
             return error
         if transaction is None:
-            self.successes += 1
+            self.successes[partition] += 1
         self.world.note(self.name, f"{value} is at {partition[0]}-{partition[1]}@{told.offset}")
         self.history.add(Send(self.name, partition, value, Outcome.OK, told.offset, transaction))
         if self.on_acknowledged is not None:
@@ -182,7 +192,7 @@ class TransactionalClient(ProducingClient):
         await producer.begin_transaction()
         results = []
         for _ in range(self.random.randrange(1, 4)):
-            partition, value = self.random.choice(self.partitions), self._next_value()
+            partition, value = self.choose(self.partitions), self._next_value()
             results.append((partition, value, await _send(self.world, producer, partition, value)))
         failure: Exception | None = None
         for partition, value, result in results:
@@ -193,6 +203,8 @@ class TransactionalClient(ProducingClient):
         if self.group is not None and self._takes_offsets.random() < 0.5:
             await self._take_offset(producer, number, self.group)
         await self._end(producer, number, commit)
+        if commit:
+            self.successes.update({partition for partition, _, _ in results})
 
     async def _take_offset(self, producer: Any, number: int, group: str) -> None:
         """Whoever is not told that it was taken does not commit."""
@@ -213,7 +225,6 @@ class TransactionalClient(ProducingClient):
         except (aiokafka.errors.KafkaError, OSError):
             self.history.add(TransactionEnd(self.name, number, commit, Outcome.UNKNOWN))
             raise
-        self.successes += commit
         self.world.note(self.name, f"{'committed' if commit else 'aborted'} transaction {number}")
         self.history.add(TransactionEnd(self.name, number, commit, Outcome.OK))
 
@@ -236,7 +247,7 @@ class ConsumingClient(RestartingClient):
         self.topic = topic
         self.group = group
         self.read_committed = read_committed
-        self.commits = 0
+        self.commits: Counter[TopicPartition] = Counter()
         """Those that were acknowledged."""
         self.eager = False
         """Whether it commits after every poll: there is not much time to show that it can."""
@@ -290,7 +301,7 @@ class ConsumingClient(RestartingClient):
                 self._begun.add(partition)
                 self.history.add(Begin(self.name, self.group, partition, records[0].offset, self.assignment))
             values = tuple((record.offset, record.value.decode()) for record in records)
-            self.successes += 1
+            self.successes[partition] += 1
             self.world.note(self.name, f"read {topic}-{index}@{values[0][0]}..{values[-1][0]}")
             self.history.add(Poll(self.name, partition, values, self.assignment, self.read_committed))
         if read and self.random.random() < 0.2:
@@ -315,6 +326,7 @@ class ConsumingClient(RestartingClient):
         import aiokafka
         import aiokafka.errors
 
+        self._add_commits(offsets, Outcome.UNKNOWN, begun=True)
         outcome = Outcome.OK
         try:
             await consumer.commit({aiokafka.TopicPartition(*key): offset for key, offset in offsets.items()})
@@ -323,11 +335,17 @@ class ConsumingClient(RestartingClient):
         except (aiokafka.errors.KafkaError, OSError):
             outcome = Outcome.UNKNOWN
         except aiokafka.errors.IllegalStateError:
-            return  # the partitions went to another member while it was thinking
-        self.commits += outcome is Outcome.OK
+            # The partitions went to another member while it was thinking: no broker has heard of it.
+            self._add_commits(offsets, Outcome.FAILED)
+            return
         for partition, offset in offsets.items():
+            self.commits[partition] += outcome is Outcome.OK
             self.world.note(self.name, f"commit {partition[0]}-{partition[1]}@{offset}: {outcome.value}")
-            self.history.add(Commit(self.name, self.group, partition, offset, outcome))
+        self._add_commits(offsets, outcome)
+
+    def _add_commits(self, offsets: dict[TopicPartition, int], outcome: Outcome, *, begun: bool = False) -> None:
+        for partition, offset in offsets.items():
+            self.history.add(Commit(self.name, self.group, partition, offset, outcome, begun))
 
 
 async def read_all(
@@ -382,7 +400,7 @@ async def read_commits(bootstrap: Sequence[str], partitions: list[TopicPartition
     await consumer.start()
     try:
         found = [(partition, await consumer.committed(Place(*partition))) for partition in partitions]
-        return [Committed("final", group, partition, -1 if at is None else at) for partition, at in found]
+        return [Committed("final", group, partition, -1 if at is None else at, True) for partition, at in found]
     finally:
         await consumer.stop()
 

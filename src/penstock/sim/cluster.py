@@ -6,7 +6,8 @@ reckoning: everything is read back and the histories are checked.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from penstock.sim.balancing import BalancingClient
@@ -102,6 +103,12 @@ def draw_shape(chance: random.Random, nodes: int) -> Shape:
         lag_ms=chance.choice((500, 1_500, 3_000)),
         fetch_timeout_ms=chance.choice((400, 1_000)),
     )
+
+
+def draw_world(seed: int, nodes: int) -> tuple[random.Random, float, Shape]:
+    """The stream of a seed, and what comes from it first: how often data is split on its way, and the shape."""
+    chance = random.Random(f"{seed}:shape")
+    return chance, chance.choice((0.0, 0.0, 0.1)), draw_shape(chance, nodes)
 
 
 def draw_nodes(seed: int) -> int:
@@ -269,12 +276,13 @@ class Cluster:
         return list(range(1, shape.voters + 1)) if may_change else []
 
     async def _wait_until_all_work(self, working: list[asyncio.Future[None]]) -> None:
-        """Liveness: after the faults every producer and every group gets on, with all that it is there for. Who was
-        stopped by a broken rule says so itself."""
+        """Liveness: after the faults every producer and every group gets on, with all that it is there for, in each
+        partition. Who was stopped by a broken rule says so itself."""
         before = self._progress()
         for member in self._members():
             member.eager = True
         for client in self.clients:
+            client.shown = client.successes.copy()
             if isinstance(client, DeletingClient):
                 client.is_calm = True
         end = self.world.loop.time() + LIVENESS_S
@@ -282,7 +290,8 @@ class Cluster:
             for work in working:
                 if work.done():
                     work.result()
-            stuck = [name for name, done in self._progress().items() if done <= before[name]]
+            done = self._progress()  # partitions that are added meanwhile are not waited for
+            stuck = [name for name, count in before.items() if done[name] <= count]
             if not stuck:
                 break
             if self.world.loop.time() > end:
@@ -317,20 +326,23 @@ class Cluster:
         await self._wait_until_nothing(self.law.what_is_missing)
 
     def _progress(self) -> dict[str, int]:
-        """What was done so far, by producers and by groups: a member may have no partition. A group that reads and
-        cannot commit does not get on."""
-        done: dict[str, int] = {}
-        for client in self.clients:
-            if isinstance(client, _OPERATORS):
-                continue
-            name = client.group if isinstance(client, ConsumingClient) else client.name
-            done[name] = done.get(name, 0) + client.successes
-            if isinstance(client, DeletingClient):
-                done[f"deletions of {name}"] = client.deletions
-        for member in self._members():
-            name = f"commits of {member.group}"
-            done[name] = done.get(name, 0) + member.commits
+        """What was done so far in each partition, by producers and by groups: a member may have none."""
+        done: Counter[str] = Counter()
+        for who, partitions, successes in self._workers():
+            for topic, index in partitions:
+                done[f"{who} in {topic}-{index}"] += successes[topic, index]
         return done
+
+    def _workers(self) -> Iterator[tuple[str, list[TopicPartition], Counter[TopicPartition]]]:
+        """Who has to get on, where, and how often each did. A group that reads and cannot commit does not."""
+        for client in self.clients:
+            if isinstance(client, ConsumingClient):
+                yield client.group, self.partitions, client.successes
+                yield f"commits of {client.group}", self.partitions, client.commits
+            elif isinstance(client, ProducingClient | PipeliningClient):
+                yield client.name, client.partitions, client.successes
+            if isinstance(client, DeletingClient):
+                yield f"deletions of {client.name}", client.partitions, client.deletions
 
     def _members(self) -> list[ConsumingClient]:
         return [client for client in self.clients if isinstance(client, ConsumingClient)]
@@ -367,11 +379,10 @@ def run_seed(
 ) -> Result:
     """Runs one seed to its end. Raises what is wrong with it. `kinds` of faults other than all make other worlds, and
     so do `plain`, without the extras, and `extras` that are not the seed's own."""
-    chance = random.Random(f"{seed}:shape")
+    chance, split_rate, shape = draw_world(seed, nodes)
     world = World(seed, sink=sink)
     world.trace.wire = wire
-    world.network.split_rate = chance.choice((0.0, 0.0, 0.1))
-    shape = draw_shape(chance, nodes)
+    world.network.split_rate = split_rate
     if extras is None:
         extras = PLAIN if plain else draw_extras(seed, nodes)
     if extras.flush_ms is not None and shape.flush_mode == "ack":

@@ -5,6 +5,7 @@ has to be there in the end, and a start is nowhere that nobody asked for.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ class DeletingClient(PipeliningClient):
         self._clock = SimClock(world.loop)
         self._ends = dict.fromkeys(PARTITIONS, 0)
         """Behind what is known to be written."""
-        self.deletions = 0
+        self.deletions: Counter[TopicPartition] = Counter()
         """Those that were acknowledged."""
         self.is_calm = False
         """Whether faults are over, so that what is acknowledged from now on lasts."""
@@ -95,7 +96,7 @@ class DeletingClient(PipeliningClient):
             told = (await admin.delete_records({Place(*partition): offset}))[Place(*partition)]
             if not isinstance(told, ClientError):
                 outcome = Outcome.OK
-                self.deletions += 1
+                self.deletions[partition] += 1
             self.world.note(self.name, f"deleting {TOPIC}-{partition[1]} up to {offset}: {told!r}")
         finally:
             self.history.add(DeleteRecords(self.name, partition, offset, outcome, lasts))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from penstock.model.ports import Buffer, DiskUsage
 
 PAGE_BYTES = 4096
+_MAX_NAME_LENGTH = 255
 
 
 class PowerLoss(Exception):
@@ -206,6 +207,11 @@ class CrashingDisk:
         node = old_folder.entries.get(old_name)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
+        replaced = new_folder.entries.get(new_name)
+        if isinstance(replaced, _Folder) and replaced.entries and replaced is not node:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), new)
+        if len(new_name) > _MAX_NAME_LENGTH:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), new)
         with self.operation("rename", old):
             if old_folder is new_folder:
                 old_folder.change(old_name, new_name, node)

@@ -47,7 +47,7 @@ class Assigned(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """The first poll of a partition in an assignment: it reads from `position`."""
+    """The first poll of a partition in an assignment: the first that it reads is at `position`."""
 
     client: str
     group: str
@@ -57,20 +57,24 @@ class Begin(NamedTuple):
 
 
 class Commit(NamedTuple):
+    """`begun` at invocation, before its outcome is known: others may be told of it from then on."""
+
     client: str
     group: str
     partition: TopicPartition
     offset: int
     outcome: Outcome
+    begun: bool = False
 
 
 class Committed(NamedTuple):
-    """A client asked what a group has committed; −1 for nothing."""
+    """A client asked what a group has committed; −1 for nothing. `in_the_end`: when no member was at work."""
 
     client: str
     group: str
     partition: TopicPartition
     offset: int
+    in_the_end: bool = False
 
 
 class TransactionEnd(NamedTuple):

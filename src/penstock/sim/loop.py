@@ -6,7 +6,8 @@ Hard rules:
 - The same seed gives the same order of turns, in every process: timers of one moment run in the order in which they
   were set, and tasks and futures hash by their number, not by their address.
 - Work for a pool takes seeded time, runs in one piece at any moment of it, and is answered at its end: a crash can
-  come before a sync, or between a sync and the news of it, and what is written in between is not in that sync.
+  come before a sync, or between a sync and the news of it, and what is written in between is not in that sync. Only
+  a crash: whoever gives up waiting for work that was begun does not stop it, as nobody stops a thread.
 """
 
 import asyncio
@@ -86,6 +87,8 @@ class SimTask(asyncio.Task[T]):
         if self.process is not None:
             # A dead process never finishes its tasks: that is no news.
             self._log_destroy_pending = False
+            if self.process.is_dead:  # made in the turn in which it died: nobody else will ever know of it
+                self.process.tasks.append(self)
 
     def __hash__(self) -> int:
         return self._number
@@ -108,7 +111,15 @@ class _Pool:
 
     def __init__(self, workers: int) -> None:
         self.free = workers
-        self.queue: deque[Callable[[], None]] = deque()
+        self.queue: deque[tuple[asyncio.Future[Any], Callable[[], None]]] = deque()
+
+    def begin_next(self) -> None:
+        """What was called off while it waited for a worker never begins."""
+        while self.queue:
+            future, begin = self.queue.popleft()
+            if not future.cancelled():
+                begin()
+                return
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -304,23 +315,21 @@ class SimLoop(asyncio.BaseEventLoop):
         def work(after_s: float) -> None:
             result: T | None = None
             error: Exception | None = None
-            if not future.cancelled():
-                try:
-                    result = func(*args)
-                except Exception as raised:  # the pool's edge: it is the caller's to handle
-                    error = raised
+            try:  # also when nobody waits for it any more: a thread at work cannot be called off
+                result = func(*args)
+            except Exception as raised:  # the pool's edge: it is the caller's to handle
+                error = raised
             self.call_later(after_s, finish, result, error)
 
         def finish(result: T | None, error: Exception | None) -> None:
             pool.free += 1
-            if pool.queue:
-                pool.queue.popleft()()
+            pool.begin_next()
             _settle(future, result, error)
 
         if pool.free:
             begin()
         else:
-            pool.queue.append(begin)
+            pool.queue.append((future, begin))
         return future
 
     # -- network --------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class PipeliningClient(Client):
         self, world: "World", history: History, name: str, bootstrap: Sequence[str], partitions: list[TopicPartition]
     ) -> None:
         super().__init__(world, history, name, bootstrap)
-        self._partitions = partitions
+        self.partitions = partitions
         self._rng = SimRng(f"{world.seed}:{name}:rng")
         self._sent = 0
 
@@ -65,7 +65,7 @@ class PipeliningClient(Client):
             self._record(waiting)
 
     async def _send_some(self, producer: Producer, waiting: _Waiting) -> None:
-        partition = self.random.choice(self._partitions)
+        partition = self.choose(self.partitions)
         for _ in range(self.random.choice((1, 3, 6))):
             if len(waiting) >= _UNANSWERED:
                 return
@@ -90,7 +90,7 @@ class PipeliningClient(Client):
                 self.history.add(Send(self.name, partition, value, Outcome.UNKNOWN))
                 continue
             told = answer.result()
-            self.successes += 1
+            self.successes[partition] += 1
             self.world.note(self.name, f"{value} is at {where}@{told.offset}")
             self.history.add(Send(self.name, partition, value, Outcome.OK, told.offset))
             self._acknowledged(partition, told.offset)

@@ -31,7 +31,7 @@ def simulated_surroundings(loop: SimLoop, seed: int) -> Iterator[None]:
     random.seed(f"{seed}:global")
     gc.disable()
     try:
-        with _steady_hashes():
+        with _steady_order():
             yield
     finally:
         time.time, time.monotonic, time.time_ns = saved_time
@@ -41,19 +41,23 @@ def simulated_surroundings(loop: SimLoop, seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _steady_hashes() -> Iterator[None]:
-    """aiokafka walks over sets of partitions and of brokers; their order must not depend on PYTHONHASHSEED."""
+def _steady_order() -> Iterator[None]:
+    """aiokafka walks over sets of partitions, brokers and topics; their order must not depend on PYTHONHASHSEED."""
     try:
+        from aiokafka.client import AIOKafkaClient
         from aiokafka.structs import BrokerMetadata, TopicPartition
     except ImportError:
         yield
         return
     saved = TopicPartition.__hash__, BrokerMetadata.__hash__
+    update = AIOKafkaClient._metadata_update
     TopicPartition.__hash__ = lambda self: hash((self.partition, len(self.topic)))
     BrokerMetadata.__hash__ = lambda self: zlib.crc32(f"{self.nodeId} {self.host} {self.port}".encode())
+    AIOKafkaClient._metadata_update = lambda self, known, topics: update(self, known, sorted(topics or ()))
     try:
         yield
     finally:
+        AIOKafkaClient._metadata_update = update
         TopicPartition.__hash__, BrokerMetadata.__hash__ = saved
 
 

@@ -139,14 +139,14 @@ public final class Traffic {
         }
     }
 
-    /** Until another one is to take over: what was not committed by then is read again. */
+    /** Until another one is to take over: what was not committed by then is read again, and there is something. */
     private static void beMember(Map<String, Object> config, String topic, String group) {
         int member = MEMBERS.get();
         Map<TopicPartition, OffsetAndMetadata> read = new HashMap<>();
         try (var consumer = new KafkaConsumer<>(config, new StringDeserializer(), new StringDeserializer())) {
             consumer.subscribe(List.of(topic));
             long due = System.nanoTime() + COMMIT_NANOS;
-            while (consuming && member == MEMBERS.get()) {
+            while (consuming && (member == MEMBERS.get() || read.isEmpty())) {
                 ConsumerRecords<String, String> polled = consumer.poll(Duration.ofMillis(100));
                 for (TopicPartition partition : polled.partitions()) {
                     read.put(partition, tell(group, partition, polled.records(partition)));

@@ -57,8 +57,7 @@ def _partition(broker: "Broker", topic: str, index: int) -> _PartitionData:
     offset_ms = broker.clock.now_ms() - asyncio.get_running_loop().time() * 1000
     voters, observers = [], []
     for voter in core.voters.by_id.values():
-        key = voter.key if voter.key in leader.progress else (leader.learned_key(voter.key) or voter.key)
-        voters.append(_state(core, leader, key, offset_ms, broker.clock.now_ms()))
+        voters.append(_state(core, leader, leader.heard_as(voter.key), offset_ms, broker.clock.now_ms()))
     for key in sorted(leader.progress):
         if key not in core.voters:
             observers.append(_state(core, leader, key, offset_ms, broker.clock.now_ms()))

@@ -86,13 +86,16 @@ def _resolve(
 
 
 def _visible(broker: "Broker", context: "RequestContext", topics: list[ResponseTopic]) -> list[ResponseTopic]:
-    """Of all topics, those that the client may see and, where ids are asked for, that still have one."""
+    """Of all topics, those that the client may see and, where ids are asked for, that still have one.
+
+    A name may have gone to another topic while the answer waited: then the offsets are not that one's.
+    """
     visible = []
     for topic in topics:
         known = broker.image.topic(topic.name)
-        if known is not None:
-            topic.topic_id = known.id
-        elif context.api_version >= _TOPIC_IDS_FROM:
+        if known is not None and known.id != topic.topic_id:
+            continue
+        if known is None and context.api_version >= _TOPIC_IDS_FROM:
             continue
         if broker.gate.allows_topic(context, Operation.DESCRIBE, topic.name):
             visible.append(topic)

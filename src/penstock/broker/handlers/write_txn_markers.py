@@ -7,9 +7,9 @@ Sent by the transaction coordinators of other brokers, and by administrators tha
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.broker.transaction_markers import EndMarker
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
+from penstock.records.markers import EndMarker
 from penstock.security.verdicts import Operation
 from penstock.wire.generated.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 

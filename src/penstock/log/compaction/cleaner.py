@@ -181,6 +181,7 @@ class Cleaner:
         if not plan.only_tombstones:
             directory.cleaned_offsets[log.name] = scanned.covered_end_offset
             await self._run_in_pool(directory.write_cleaned_offsets)
+            _check(log, generation)
         _LOGGER.info(
             "compacted %s up to offset %d: %s less, %d keys in %d dirty records",
             log.name, scanned.covered_end_offset, format_bytes(saved_bytes), scanned.unique_keys,
