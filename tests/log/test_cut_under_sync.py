@@ -117,7 +117,7 @@ def _log_without_room_for_an_aborted_transaction(disk: CrashingDisk) -> Partitio
     append(log, "aborted", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     disk.capacity_bytes = disk.used_bytes() + 90
     end_transaction(log, 7, commit=False)
-    assert log.waits_for_sync(TXN_INDEX)
+    assert log.unsynced.waits(TXN_INDEX)
     return log
 
 
@@ -177,7 +177,7 @@ def test_the_index_of_a_segment_in_front_of_the_cut_is_left_to_compaction(cut: s
     end_transaction(log, 7, commit=False)
     disk.capacity_bytes = None
     assert log.truncate_to(5) is None
-    assert log.waits_for_sync(f"{2:020d}.txnindex")
+    assert log.unsynced.waits(f"{2:020d}.txnindex")
     assert log.roll()
     put(log, ("b", "stays"))
     put(log, ("b", "goes"))

@@ -125,7 +125,7 @@ def test_a_full_disk_keeps_no_abort_from_the_index() -> None:
         transactional(log, 1, number)
         disk.capacity_bytes = disk.used_bytes() + 80 if number == 1 else None  # enough for the marker alone
         mark(log, 1, _ABORT)
-        assert log.waits_for_sync("00000000000000000000.txnindex") == (number > 0)
+        assert log.unsynced.waits("00000000000000000000.txnindex") == (number > 0)
         disk.capacity_bytes = None
     assert log.directory.failure is None
     expected = [(1, 0), (1, 2), (1, 4)]

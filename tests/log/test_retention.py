@@ -149,7 +149,7 @@ def expired_without_snapshot(config: LogConfig, disk: CrashingDisk, more: int = 
     for number in range(more):
         append(log, f"{number + 1}")
     assert (log.log_start_offset, files(log)) == (1, [0, 1])
-    assert log.waits_for_sync(f"{1:020d}.snapshot")
+    assert log.unsynced.waits(f"{1:020d}.snapshot")
     log.directory.write_log_start_offsets()
     return log
 

@@ -524,7 +524,7 @@ def test_a_follower_that_cannot_sync_holds_up_neither_its_leader_nor_its_other_p
                     raise OSError(errno.ENOSPC, "no room")
                 return open_file(path, **how)
 
-            cluster.replica(3).log.add_small_file("00000000000000000001.snapshot", b"to be written")
+            cluster.replica(3).log.unsynced.add_small_file("00000000000000000001.snapshot", b"to be written")
             disk.open = without_room  # type: ignore[method-assign]
             async with asyncio.timeout(3):
                 assert (await cluster.produce("two")).error_code == 0

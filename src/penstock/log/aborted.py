@@ -43,14 +43,14 @@ def note_aborted(log: "PartitionLog", segment: "Segment", entry: AbortedTransact
     entries.append(entry)
     name = f"{segment.base_offset:020d}{_SUFFIX}"
     try:
-        if not log.waits_for_sync(name):
+        if not log.unsynced.waits(name):
             append_aborted(log.directory.disk, segment.path + _SUFFIX, entry)
             return
     except OSError as error:
         if error.errno not in NO_SPACE_ERRORS:
             log.directory.fail(error)
             return
-    log.add_small_file(name, encode_aborted(entries))
+    log.unsynced.add_small_file(name, encode_aborted(entries))
 
 
 def cut_aborted(log: "PartitionLog", segment: "Segment", end_offset: int) -> None:
@@ -58,8 +58,8 @@ def cut_aborted(log: "PartitionLog", segment: "Segment", end_offset: int) -> Non
     entries = aborted_entries(log, segment)
     kept = segment.aborted = [entry for entry in entries if entry.last_offset < end_offset]
     name = f"{segment.base_offset:020d}{_SUFFIX}"
-    if log.waits_for_sync(name):
-        log.add_small_file(name, encode_aborted(kept))
+    if log.unsynced.waits(name):
+        log.unsynced.add_small_file(name, encode_aborted(kept))
     elif len(kept) < len(entries):
         write_aborted(log.directory.disk, segment.path + _SUFFIX, kept)
 
@@ -74,7 +74,7 @@ def renew_indexes(log: "PartitionLog", plan: SyncPlan) -> None:
     disk = log.directory.disk
     for name in names:
         if name in segments:
-            log.add_small_file(name, encode_aborted(aborted_entries(log, segments[name])))
+            log.unsynced.add_small_file(name, encode_aborted(aborted_entries(log, segments[name])))
         elif disk.exists(f"{log.path}/{name}"):
             disk.remove(f"{log.path}/{name}")
 

@@ -336,7 +336,7 @@ def create_first_segment(log: "PartitionLog", base_offset: int, now_ms: int) -> 
     file.write_at(0, (content,))
     file.close()
     segment = create_segment(log, base_offset, now_ms)
-    log.add_small_file(PARTITION_METADATA_FILE, content)
+    log.unsynced.add_small_file(PARTITION_METADATA_FILE, content)
     return segment
 
 
@@ -350,7 +350,7 @@ def create_segment(log: "PartitionLog", base_offset: int, now_ms: int) -> Segmen
     segment.aborted = []
     log.segments = (*log.segments, segment)
     log.active = segment
-    log.unsynced_names = True
+    log.unsynced.names = True
     return segment
 
 
@@ -364,8 +364,8 @@ def roll_segment(log: "PartitionLog", segment: Segment, now_ms: int) -> Segment:
     successor = create_segment(log, log.end_offset, now_ms)
     log.clean_end_offset = -1
     segment.become_closed()
-    log.add_closed(segment)
-    log.add_small_file(f"{successor.base_offset:020d}.snapshot", encode_snapshot(log.producers))
+    log.unsynced.add_closed(segment)
+    log.unsynced.add_small_file(f"{successor.base_offset:020d}.snapshot", encode_snapshot(log.producers))
     if directory.commit is not None:
         directory.commit.request(log)
     return successor

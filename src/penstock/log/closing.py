@@ -21,8 +21,8 @@ def close_log(log: "PartitionLog") -> None:
     assert active is not None
     if log.clean_end_offset != log.end_offset:
         active.flush_indexes(directory.disk, directory.cache, complete=True)
-        log.add_small_file(f"{log.end_offset:020d}{SNAPSHOT_SUFFIX}", encode_snapshot(log.producers))
-        log.add_closed(active)
+        log.unsynced.add_small_file(f"{log.end_offset:020d}{SNAPSHOT_SUFFIX}", encode_snapshot(log.producers))
+        log.unsynced.add_closed(active)
         log.flush()
         if log.lacks_room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), log.path)

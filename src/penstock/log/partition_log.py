@@ -9,12 +9,10 @@ where that may mean recovery). A refusal is a value; a damaged log goes offline 
 import contextlib
 import logging
 from collections.abc import Callable
-from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
-from penstock.log.aborted import aborted_transactions, note_aborted, renew_indexes
+from penstock.log.aborted import aborted_transactions, note_aborted
 from penstock.log.appending import AppendResult, append_batches, append_checked, append_followed, roll_segment
-from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.closing import close_log
 from penstock.log.config import MAX_LONG, LogConfig
 from penstock.log.directory import LogDirectory
@@ -23,12 +21,13 @@ from penstock.log.errors import CorruptSegment, NoRoom
 from penstock.log.lookup import RecordPlace, find_by_timestamp, find_max_timestamp, look_up
 from penstock.log.producers import CompletedTransaction, ProducerBatch, ProducerStates
 from penstock.log.reading import FileSpan, empty_span, locate, plan_span, segment_holding
-from penstock.log.rebuild import SNAPSHOT_SUFFIX, aborted_entry
+from penstock.log.rebuild import aborted_entry
 from penstock.log.recovery import LoadedLog, load_log
 from penstock.log.retention import delete_segments_below, expired_end_offset
 from penstock.log.segment import Segment
 from penstock.log.sync import NO_SPACE_ERRORS, SyncPlan
 from penstock.log.truncation import truncate_fully, truncate_log
+from penstock.log.unsynced import Unsynced, complete_sync, plan_sync
 from penstock.log.validation import check_client_batch, needs_preparation, prepare_batch
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ports import Buffer
@@ -40,10 +39,6 @@ Origin = Literal["client", "coordinator", "quorum"]
 
 class PartitionLog:
     __slots__ = (
-        "_closed_unsynced",
-        "_epochs_written",
-        "_small_files",
-        "_under_way",
         "active",
         "clean_end_offset",
         "config",
@@ -68,7 +63,7 @@ class PartitionLog:
         "synced_end_offset",
         "topic",
         "topic_id",
-        "unsynced_names",
+        "unsynced",
     )
 
     # Set by `load`; looking at one of them loads the log.
@@ -108,14 +103,9 @@ class PartitionLog:
         self.is_loaded = False
         self.is_deleted = False
         self.generation = 0  # counts truncations: a sync planned before one proves nothing after it
-        self.unsynced_names = False  # files or directories were created whose names are not durable
         self.clean_end_offset = -1
         """The end offset for which indexes and producer snapshot on disk are complete; −1 when they are not."""
-        self._closed_unsynced: list[Segment] | None = None
-        """Closed segments with unsynced bytes or indexes."""
-        self._small_files: list[tuple[str, bytes]] | None = None  # to be written with the next sync
-        self._under_way: list[SyncPlan] = []  # planned and not completed
-        self._epochs_written = 0
+        self.unsynced = Unsynced()
 
     if not TYPE_CHECKING:
 
@@ -186,8 +176,7 @@ class PartitionLog:
         if self.fault is None:
             self.high_watermark = min(self.high_watermark, loaded.end_offset)
             self.clean_end_offset = loaded.end_offset if loaded.was_clean else -1
-        self._epochs_written = loaded.leader_epochs.version if loaded.epochs_are_durable else -1
-        self._small_files = loaded.unwritten or None
+        self.unsynced.begin(loaded.leader_epochs.version if loaded.epochs_are_durable else -1, loaded.unwritten)
         self.is_loaded = True
         if self.fault is None:  # only now: checkpoints written meanwhile take one or the other
             self.directory.forget_found(self.name)
@@ -397,70 +386,11 @@ class PartitionLog:
 
     def plan_sync(self, *, include_active: bool | None = None) -> SyncPlan | None:
         """Loop-safe. What to sync now; None when there is nothing. In mode os only closed segments are synced."""
-        active = self.active
-        if active is None or self.is_deleted:
-            return None
-        if include_active is None:
-            include_active = self.config.flush_mode != "os"
-        plan = SyncPlan(self, self.end_offset if include_active else active.base_offset, self.generation)
-        if self._closed_unsynced:
-            plan.closed = self._closed_unsynced
-            plan.segments += [(segment, segment.size_bytes, segment.file) for segment in self._closed_unsynced]
-            self._closed_unsynced = None
-        if include_active and active.dirty:
-            plan.segments.append((active, active.size_bytes, active.file))
-        if self.leader_epochs.version != self._epochs_written:
-            plan.add_epochs(self.leader_epochs)
-        if self._small_files:
-            plan.small_files += self._small_files
-            self._small_files = None
-        if self.unsynced_names or plan.small_files:
-            plan.directories = [self.path, self.directory.path] if self.unsynced_names else [self.path]
-            self.unsynced_names = False
-        if not plan.has_work and plan.end_offset <= self.synced_end_offset:
-            return None
-        self._under_way.append(plan)
-        return plan
+        return plan_sync(self, include_active)
 
     def complete_sync(self, plan: SyncPlan) -> None:
         """Loop-safe. Publishes what a plan has made durable and tells `on_synced`."""
-        self._under_way.remove(plan)
-        self.lacks_room = plan.no_space
-        was_cut = plan.generation != self.generation
-        if was_cut:
-            plan.discard_snapshots(self.directory.disk)
-            renew_indexes(self, plan)
-        if plan.no_space:
-            self._take_back(plan)
-            self._delete_what_waited()
-            return
-        if was_cut:
-            for segment in plan.closed:
-                if segment.base_offset < plan.cut_offset:  # others may have been written to and closed again
-                    segment.dirty = False
-            return
-        self._epochs_written = max(self._epochs_written, plan.epochs_version)
-        for segment, size, _ in plan.segments:
-            if segment.size_bytes == size:
-                segment.dirty = False
-        self._delete_what_waited()
-        if plan.end_offset > self.synced_end_offset:
-            self.synced_end_offset = plan.end_offset
-            if self.on_synced is not None:
-                self.on_synced(plan.end_offset)
-
-    def _delete_what_waited(self) -> None:
-        """Retention came while a sync was under way."""
-        if len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset:
-            delete_segments_below(self, self.log_start_offset)
-
-    def _take_back(self, plan: SyncPlan) -> None:
-        """The disk was full: what the plan carried waits for the next one, but for what was cut off meanwhile."""
-        closed = [segment for segment in plan.closed if segment in self.segments]
-        self._closed_unsynced = closed + (self._closed_unsynced or []) or None
-        small_files = [(name, content) for name, content in plan.small_files if name != LEADER_EPOCH_FILE]
-        self._small_files = small_files + (self._small_files or []) or None
-        self.unsynced_names = self.unsynced_names or len(plan.directories) > 1
+        complete_sync(self, plan)
 
     def flush(self) -> None:
         """Blocking. Syncs everything appended so far; for shutdown and for callers without a loop."""
@@ -495,49 +425,9 @@ class PartitionLog:
                 self.directory.fail(error)
         return self.offline or (self.directory.refusal if self.directory.failure is not None else None)
 
-    @property
-    def has_unsynced_files(self) -> bool:
-        """Closed segments, snapshots or names still wait to become durable."""
-        return bool(self._small_files or self._closed_unsynced or self.unsynced_names)
-
-    @property
-    def is_being_synced(self) -> bool:
-        return bool(self._under_way)
-
-    def add_small_file(self, name: str, content: bytes) -> None:
-        """Write this file with the next sync."""
-        self._small_files = [*(self._small_files or ()), (name, content)]
-
-    def forget_small_files(self, offset: int) -> None:
-        """Truncated: what belongs to offsets above must not be written any more, nor stay if it just is."""
-        self._small_files = [
-            (name, content)
-            for name, content in self._small_files or ()
-            if not (name.endswith((SNAPSHOT_SUFFIX, ".txnindex")) and int(name.partition(".")[0]) > offset)
-        ] or None
-        for plan in self._under_way:
-            plan.cut_offset = min(plan.cut_offset, offset)
-
-    def void_snapshots(self) -> set[int]:
-        """Offsets of producer snapshots that a sync under way may have written since their history was cut off."""
-        return {offset for plan in self._under_way for offset in plan.void_snapshots}
-
-    def add_closed(self, segment: Segment) -> None:
-        """Sync this segment and its indexes with the next sync."""
-        segment.dirty = True
-        self._closed_unsynced = [*(self._closed_unsynced or ()), segment]
-
-    def forget_closed(self, segment: Segment) -> None:
-        self._closed_unsynced = [other for other in self._closed_unsynced or () if other is not segment] or None
-
     def note_aborted(self, segment: Segment, completed: CompletedTransaction) -> None:
         """An abort marker was appended to `segment`."""
         note_aborted(self, segment, aborted_entry(self.producers, completed))
-
-    def waits_for_sync(self, name: str) -> bool:
-        """Whether a file of that name is to be written with the next sync, or is just being written."""
-        waiting = chain(self._small_files or (), *(plan.small_files for plan in self._under_way))
-        return any(each == name for each, _ in waiting)
 
 
 def _duplicate(batch: ProducerBatch, config: LogConfig) -> AppendResult:

@@ -47,14 +47,14 @@ def delete_segments_below(log: "PartitionLog", start_offset: int) -> int:
     passed = 0
     while passed + 1 < len(segments) and segments[passed + 1].base_offset <= start_offset:
         passed += 1
-    if passed == 0 or log.is_being_synced:
+    if passed == 0 or log.unsynced.is_being_synced:
         return 0
-    if log.has_unsynced_files and not log.lacks_room:
+    if log.unsynced.has_files and not log.lacks_room:
         if log.directory.commit is not None:
             log.directory.commit.request(log)
         return 0
     keep = passed
-    while keep and log.waits_for_sync(f"{segments[keep].base_offset:020d}.snapshot"):
+    while keep and log.unsynced.waits(f"{segments[keep].base_offset:020d}.snapshot"):
         keep -= 1
     if keep == 0:
         _remove_indexes(log, segments[:passed])
@@ -64,7 +64,7 @@ def delete_segments_below(log: "PartitionLog", start_offset: int) -> int:
     log.log_start_offset = max(log.log_start_offset, log.local_log_start_offset)
     for segment in segments[:keep]:
         log.size_bytes -= segment.size_bytes
-        log.forget_closed(segment)
+        log.unsynced.forget_closed(segment)
         log.directory.files.release(segment)
         log.directory.cache.forget(segment.path + ".index")
         log.directory.deletions.delete_segment(log, segment.path)

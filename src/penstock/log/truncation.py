@@ -59,7 +59,7 @@ def truncate_log(log: "PartitionLog", offset: int) -> None:
     log.high_watermark = min(log.high_watermark, end_offset)
     log.directory.lower_cleaned_offset(log.name, end_offset)
     if not log.producers.truncate(end_offset):
-        void = log.void_snapshots()
+        void = log.unsynced.void_snapshots()
         log.producers = rebuild_producers(log.directory.disk, log.path, log.segments, end_offset, void)
     _LOGGER.info("%s truncated to offset %d", log.name, end_offset)
 
@@ -153,7 +153,7 @@ def _begin(log: "PartitionLog", recovery_point: int, end_offset: int, *, removes
 
 def _remove_segment(log: "PartitionLog", segment: Segment) -> None:
     directory = log.directory
-    log.forget_closed(segment)
+    log.unsynced.forget_closed(segment)
     directory.files.release(segment)
     directory.cache.forget(segment.path + ".index")
     for suffix in SEGMENT_SUFFIXES:
@@ -177,7 +177,7 @@ def _truncate_segment(log: "PartitionLog", segment: Segment, position: int, end_
     segment.dirty = False
     segment.marks = None
     segment.is_full = False
-    log.forget_closed(segment)
+    log.unsynced.forget_closed(segment)
     _truncate_indexes(directory.disk, segment, position, end_offset)
     cut_aborted(log, segment, end_offset)
     directory.cache.forget(segment.path + ".index")
@@ -224,7 +224,7 @@ def _shorten(disk: Disk, path: str, size: int) -> None:
 
 
 def _remove_snapshots_above(log: "PartitionLog", offset: int) -> None:
-    log.forget_small_files(offset)
+    log.unsynced.forget_small_files(offset)
     disk = log.directory.disk
     if not disk.exists(log.path):
         return
