@@ -4,6 +4,7 @@ import pytest
 
 from penstock.log.config import LogConfig
 from penstock.log.partition_log import PartitionLog
+from penstock.log.unsynced import complete_sync, plan_sync
 from penstock.sim.disk import CrashingDisk
 from tests.log.compacting import COMPACT, close_segment, compact, consume, end_transaction, put
 from tests.log.logs import append, new_log, values
@@ -17,12 +18,12 @@ def test_a_segment_that_is_cut_off_under_a_sync_fails_nothing() -> None:
     log = new_log(LogConfig(segment_bytes=100), disk, max_open_files=1)
     for number in range(4):
         append(log, f"{number}")
-    plan = log.plan_sync()
+    plan = plan_sync(log)
     assert plan is not None
     assert [file is None for _, _, file in plan.segments] == [True, True, True, False]
     assert log.truncate_to(1) is None
     plan.run(disk)
-    log.complete_sync(plan)
+    complete_sync(plan)
     append(log, "another")
     log.flush()
     assert (log.directory.failure, log.synced_end_offset) == (None, 2)
@@ -50,11 +51,11 @@ def test_a_snapshot_in_front_of_the_cut_stays() -> None:
     assert log.roll()
     append(log, "1")
     append(log, "2")
-    plan = log.plan_sync()
+    plan = plan_sync(log)
     assert plan is not None
     plan.run(disk)
     assert log.truncate_to(2) is None
-    log.complete_sync(plan)
+    complete_sync(plan)
     log.flush()
     assert log.delete_records_before(1) is None
     assert [segment.base_offset for segment in log.segments] == [1]
@@ -71,13 +72,13 @@ def test_a_snapshot_behind_the_cut_goes_though_the_log_is_longer_again() -> None
     append(log, "0")
     append(log, "1", producer_id=7, producer_epoch=0, base_sequence=0)
     assert log.roll()
-    plan = log.plan_sync()
+    plan = plan_sync(log)
     assert plan is not None
     assert log.truncate_to(1) is None
     plan.run(disk)
     append(log, "another")
     append(log, "more")
-    log.complete_sync(plan)
+    complete_sync(plan)
     assert not [name for name in disk.list_dir(log.path) if name.endswith(".snapshot")]
 
 
@@ -88,7 +89,7 @@ def test_a_second_cut_under_a_sync_takes_nothing_from_a_snapshot_behind_the_firs
     append(log, "0")
     append(log, "gone", producer_id=7, producer_epoch=0, base_sequence=0)
     assert log.roll()
-    plan = log.plan_sync()
+    plan = plan_sync(log)
     assert plan is not None
     assert log.truncate_to(1) is None
     plan.run(disk)
@@ -99,7 +100,7 @@ def test_a_second_cut_under_a_sync_takes_nothing_from_a_snapshot_behind_the_firs
     append(log, "4", producer_id=9, producer_epoch=0, base_sequence=0)
     assert log.truncate_to(4) is None
     assert [producer_id for producer_id, _ in log.producers.items()] == [8]
-    log.complete_sync(plan)
+    complete_sync(plan)
     append(log, "again", producer_id=7, producer_epoch=0, base_sequence=0)
     assert values(log) == [b"0", b"1", b"2", b"3", b"again"]
 
@@ -135,7 +136,7 @@ def test_an_aborted_transaction_that_was_cut_off_hides_no_other_one(sync: str) -
     """The index of aborted transactions found no room, and waits to be written as a whole."""
     disk = CrashingDisk()
     log = _log_without_room_for_an_aborted_transaction(disk)
-    plan = None if sync == "waits" else log.plan_sync()
+    plan = None if sync == "waits" else plan_sync(log)
     if plan is not None and sync == "finds no room":
         plan.run(disk)
         assert plan.no_space
@@ -144,7 +145,7 @@ def test_an_aborted_transaction_that_was_cut_off_hides_no_other_one(sync: str) -
     if plan is not None:
         if sync == "is under way":
             plan.run(disk)
-        log.complete_sync(plan)
+        complete_sync(plan)
     _transaction(log, 7, "3", commit=True)
     assert _committed(disk, log) == [b"2", b"3"]
 
@@ -181,12 +182,12 @@ def test_the_index_of_a_segment_in_front_of_the_cut_is_left_to_compaction(cut: s
     assert log.roll()
     put(log, ("b", "stays"))
     put(log, ("b", "goes"))
-    plan = log.plan_sync()
+    plan = plan_sync(log)
     assert plan is not None
     plan.run(disk)
     assert log.truncate_to(6 if cut == "behind" else 5) is None
     log.roll()
-    log.complete_sync(plan)
+    complete_sync(plan)
     assert log.aborted_transactions(0, 2) == [(6, 0)]
     compact(log, cleaner)
     log.flush()
@@ -200,11 +201,11 @@ def test_a_segment_that_begins_anew_under_a_sync_has_no_aborted_transactions() -
     disk = CrashingDisk()
     log = _log_without_room_for_an_aborted_transaction(disk)
     disk.capacity_bytes = None
-    plan = log.plan_sync()
+    plan = plan_sync(log)
     assert plan is not None
     assert log.truncate_full_and_start_at(0) is None
     plan.run(disk)
-    log.complete_sync(plan)
+    complete_sync(plan)
     _transaction(log, 6, "0", commit=True)
     assert _committed(disk, log) == [b"0"]
 
@@ -213,9 +214,9 @@ def test_a_transaction_that_is_aborted_while_the_index_is_written_stays_aborted(
     disk = CrashingDisk()
     log = _log_without_room_for_an_aborted_transaction(disk)
     disk.capacity_bytes = None
-    plan = log.plan_sync()
+    plan = plan_sync(log)
     assert plan is not None
     _transaction(log, 8, "aborted", commit=False)
     plan.run(disk)
-    log.complete_sync(plan)
+    complete_sync(plan)
     assert _committed(disk, log) == [b"2"]

@@ -16,6 +16,7 @@ from penstock.log.directory import LogDirectory
 from penstock.log.disk import OsDisk, OsFile
 from penstock.log.store import LogStore
 from penstock.log.sync import SyncPlan
+from penstock.log.unsynced import complete_sync, plan_sync
 from penstock.log.write_back import IS_SUPPORTED, begin_write_back
 from penstock.model.errors import ErrorCode
 from penstock.model.lanes import IoPool
@@ -469,13 +470,13 @@ async def test_what_retention_left_for_a_sync_goes_when_that_finds_no_room() -> 
             append(log, f"{number}")
         await store.drain()
         log.roll()
-        plan = log.plan_sync()  # as if it were under way
+        plan = plan_sync(log)  # as if it were under way
         assert plan is not None
         disk.capacity_bytes = disk.used_bytes()
         log.apply_retention(NOW_MS)
         assert len(log.segments) == 5, "a sync may be at their files"
         plan.run(disk)
-        log.complete_sync(plan)
+        complete_sync(plan)
         assert log.lacks_room
         assert len(log.segments) == 2
         await store.drain()

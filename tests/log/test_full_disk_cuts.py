@@ -9,6 +9,7 @@ import pytest
 from penstock.log.config import LogConfig
 from penstock.log.flush import GroupCommit
 from penstock.log.partition_log import PartitionLog
+from penstock.log.unsynced import complete_sync, plan_sync
 from penstock.sim.disk import CrashingDisk
 from tests.log.logs import NOW_MS, append, new_log, open_log, open_store, values
 from tests.waiting import eventually_async
@@ -21,7 +22,7 @@ def test_a_sync_without_room_brings_nothing_back_that_was_cut_meanwhile() -> Non
     log.flush()
     for number in (1, 2, 3):
         append(log, f"{number}")
-    plan = log.plan_sync()
+    plan = plan_sync(log)
     assert plan is not None
     assert [segment.base_offset for segment in plan.closed] == [0, 1, 2]
     disk.capacity_bytes = disk.used_bytes()
@@ -29,7 +30,7 @@ def test_a_sync_without_room_brings_nothing_back_that_was_cut_meanwhile() -> Non
     assert plan.no_space
     disk.capacity_bytes = None
     assert log.truncate_to(1) is None
-    log.complete_sync(plan)
+    complete_sync(plan)
     assert append(log, "another", producer_id=7, producer_epoch=0, base_sequence=0) == 1
     log.flush()
     assert log.directory.failure is None

@@ -11,6 +11,7 @@ import pytest
 from penstock.log.config import LogConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.store import LogStore
+from penstock.log.unsynced import complete_sync, plan_sync
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.records.batch import BatchHeader, iter_headers
 from penstock.sim.disk import CrashingDisk, PowerLoss
@@ -70,10 +71,10 @@ class Workload:
         assert result.base_offset == base_offset
 
     def sync(self) -> None:
-        plan = self.log.plan_sync()
+        plan = plan_sync(self.log)
         if plan is not None:
             plan.run(self.disk)
-            self.log.complete_sync(plan)
+            complete_sync(plan)
         self.acknowledged = max(self.acknowledged, self.log.synced_end_offset)
 
     def delete_records(self) -> None:

@@ -17,6 +17,7 @@ from penstock.log.config import LogConfig
 from penstock.log.errors import NoRoom
 from penstock.log.partition_log import PartitionLog
 from penstock.log.sync import SyncPlan
+from penstock.log.unsynced import complete_sync, plan_sync
 from penstock.model.errors import Refusal
 from penstock.records.batch import iter_headers
 from penstock.records.markers import build_end_marker
@@ -180,7 +181,7 @@ class World:
     def sync(self) -> None:
         """Plans one on the loop; the next time runs it in the pool; the next time completes it on the loop."""
         if self.plan is None:
-            self.plan = self.log.plan_sync()
+            self.plan = plan_sync(self.log)
             self.plan_has_run = False
         elif not self.plan_has_run:
             self.may_interrupt = True
@@ -188,7 +189,7 @@ class World:
             self.may_interrupt = False
             self.plan_has_run = True
         else:
-            self.log.complete_sync(self.plan)
+            complete_sync(self.plan)
             self.plan = None
 
     def interrupt(self, path: str) -> None:

@@ -10,6 +10,7 @@ from penstock.log.directory import LogDirectory
 from penstock.log.partition_log import PartitionLog
 from penstock.log.store import LogStore
 from penstock.log.truncation_journal import TruncationJournal
+from penstock.log.unsynced import complete_sync, plan_sync
 from penstock.sim.disk import CrashingDisk
 from tests.log.logs import append, open_log, open_store, values
 
@@ -17,10 +18,10 @@ JOURNAL = "/data/truncations"
 
 
 def sync(log: PartitionLog) -> None:
-    plan = log.plan_sync()
+    plan = plan_sync(log)
     assert plan is not None
     plan.run(log.directory.disk)
-    log.complete_sync(plan)
+    complete_sync(plan)
 
 
 def write_synced(store: LogStore, count: int = 5) -> PartitionLog:

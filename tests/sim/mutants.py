@@ -74,13 +74,16 @@ def _names_unsynced(patch: pytest.MonkeyPatch) -> None:
 
 
 def _late_bytes_count_as_synced(patch: pytest.MonkeyPatch) -> None:
-    complete = PartitionLog.complete_sync
+    from penstock.log import flush, partition_log
 
-    def complete_all(log: PartitionLog, plan: Any) -> None:
-        plan.end_offset = log.end_offset
-        complete(log, plan)
+    complete = flush.complete_sync
 
-    patch.setattr(PartitionLog, "complete_sync", complete_all)
+    def complete_all(plan: Any) -> None:
+        plan.end_offset = plan.log.end_offset
+        complete(plan)
+
+    for module in (flush, partition_log):
+        patch.setattr(module, "complete_sync", complete_all)
 
 
 def _repeated_batches_appended(patch: pytest.MonkeyPatch) -> None:

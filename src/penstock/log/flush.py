@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.log.disk import OsDisk
 from penstock.log.sync import SyncPlan
+from penstock.log.unsynced import complete_sync, plan_sync
 from penstock.log.write_back import IS_SUPPORTED, begin_write_back
 from penstock.model.lanes import IoPool, as_os_error
 from penstock.model.ports import Disk, DiskFile
@@ -123,7 +124,7 @@ class GroupCommit:
         for log in ready:
             del self._queued[log]
         for worker in range(workers):
-            plans = [plan for log in ready[worker::workers] if (plan := log.plan_sync()) is not None]
+            plans = [plan for log in ready[worker::workers] if (plan := plan_sync(log)) is not None]
             if plans:
                 self._start(plans)
         self._wake()
@@ -159,7 +160,7 @@ class GroupCommit:
             self._on_failed(error)
             return
         for plan in plans:
-            plan.log.complete_sync(plan)
+            complete_sync(plan)
             if plan.no_space:
                 self._loop.call_later(_NO_SPACE_RETRY_S, self.request, plan.log)
         if self._queued and not self._scheduled and not self._stopped:

@@ -25,7 +25,7 @@ from penstock.log.rebuild import aborted_entry
 from penstock.log.recovery import LoadedLog, load_log
 from penstock.log.retention import delete_segments_below, expired_end_offset
 from penstock.log.segment import Segment
-from penstock.log.sync import NO_SPACE_ERRORS, SyncPlan
+from penstock.log.sync import NO_SPACE_ERRORS
 from penstock.log.truncation import truncate_fully, truncate_log
 from penstock.log.unsynced import Unsynced, complete_sync, plan_sync
 from penstock.log.validation import check_client_batch, needs_preparation, prepare_batch
@@ -384,17 +384,9 @@ class PartitionLog:
 
     # Syncing ------------------------------------------------------------------------------------------------
 
-    def plan_sync(self, *, include_active: bool | None = None) -> SyncPlan | None:
-        """Loop-safe. What to sync now; None when there is nothing. In mode os only closed segments are synced."""
-        return plan_sync(self, include_active)
-
-    def complete_sync(self, plan: SyncPlan) -> None:
-        """Loop-safe. Publishes what a plan has made durable and tells `on_synced`."""
-        complete_sync(self, plan)
-
     def flush(self) -> None:
         """Blocking. Syncs everything appended so far; for shutdown and for callers without a loop."""
-        plan = None if self._read_refusal() else self.plan_sync(include_active=True)
+        plan = None if self._read_refusal() else plan_sync(self, include_active=True)
         if plan is None:
             return
         try:
@@ -402,7 +394,7 @@ class PartitionLog:
         except OSError as error:
             self.directory.fail(error)
             return
-        self.complete_sync(plan)
+        complete_sync(plan)
 
     def close(self) -> None:
         """Blocking. Completes indexes and producer snapshot, syncs, lets go of all files. Appending reopens them."""

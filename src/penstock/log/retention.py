@@ -47,7 +47,7 @@ def delete_segments_below(log: "PartitionLog", start_offset: int) -> int:
     passed = 0
     while passed + 1 < len(segments) and segments[passed + 1].base_offset <= start_offset:
         passed += 1
-    if passed == 0 or log.unsynced.is_being_synced:
+    if passed == 0 or log.unsynced.under_way:
         return 0
     if log.unsynced.has_files and not log.lacks_room:
         if log.directory.commit is not None:

@@ -1,7 +1,7 @@
 """What must reach stable storage, decided on the loop, done in the pool.
 
-`PartitionLog.plan_sync` collects a plan on the loop; `SyncPlan.run` blocks in the pool and touches only files;
-`PartitionLog.complete_sync` publishes the result on the loop. Content is synced before names, and everything a
+`unsynced.plan_sync` collects a plan on the loop; `SyncPlan.run` blocks in the pool and touches only files;
+`unsynced.complete_sync` publishes the result on the loop. Content is synced before names, and everything a
 recovery point may rest on (closed segments with their indexes, epochs, producer snapshots) before it moves.
 """
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Unsynced:
-    __slots__ = ("_closed", "_epochs_written", "_small_files", "_under_way", "names")
+    __slots__ = ("_closed", "_small_files", "epochs_written", "names", "under_way")
 
     def __init__(self) -> None:
         self.names = False
@@ -27,12 +27,14 @@ class Unsynced:
         self._closed: list[Segment] | None = None
         """Closed segments with unsynced bytes or indexes."""
         self._small_files: list[tuple[str, bytes]] | None = None  # to be written with the next sync
-        self._under_way: list[SyncPlan] = []  # planned and not completed
-        self._epochs_written = 0
+        self.under_way: list[SyncPlan] = []
+        """Planned and not completed."""
+        self.epochs_written = 0
+        """The version of the leader epochs that is durable."""
 
     def begin(self, epochs_written: int, small_files: list[tuple[str, bytes]]) -> None:
         """As the log was found on disk."""
-        self._epochs_written = epochs_written
+        self.epochs_written = epochs_written
         self._small_files = small_files or None
 
     @property
@@ -40,13 +42,9 @@ class Unsynced:
         """Closed segments, snapshots or names still wait to become durable."""
         return bool(self._small_files or self._closed or self.names)
 
-    @property
-    def is_being_synced(self) -> bool:
-        return bool(self._under_way)
-
     def waits(self, name: str) -> bool:
         """Whether a file of that name is to be written with the next sync, or is just being written."""
-        waiting = chain(self._small_files or (), *(plan.small_files for plan in self._under_way))
+        waiting = chain(self._small_files or (), *(plan.small_files for plan in self.under_way))
         return any(each == name for each, _ in waiting)
 
     def add_small_file(self, name: str, content: bytes) -> None:
@@ -60,12 +58,12 @@ class Unsynced:
             for name, content in self._small_files or ()
             if not (name.endswith((SNAPSHOT_SUFFIX, ".txnindex")) and int(name.partition(".")[0]) > offset)
         ] or None
-        for plan in self._under_way:
+        for plan in self.under_way:
             plan.cut_offset = min(plan.cut_offset, offset)
 
     def void_snapshots(self) -> set[int]:
         """Offsets of producer snapshots that a sync under way may have written since their history was cut off."""
-        return {offset for plan in self._under_way for offset in plan.void_snapshots}
+        return {offset for plan in self.under_way for offset in plan.void_snapshots}
 
     def add_closed(self, segment: Segment) -> None:
         """Sync this segment and its indexes with the next sync."""
@@ -83,7 +81,7 @@ class Unsynced:
             self._closed = None
         if active is not None and active.dirty:
             plan.segments.append((active, active.size_bytes, active.file))
-        if plan.log.leader_epochs.version != self._epochs_written:
+        if plan.log.leader_epochs.version != self.epochs_written:
             plan.add_epochs(plan.log.leader_epochs)
         if self._small_files:
             plan.small_files += self._small_files
@@ -91,12 +89,6 @@ class Unsynced:
         if self.names or plan.small_files:
             plan.directories = [plan.path, plan.log.directory.path] if self.names else [plan.path]
             self.names = False
-
-    def begun(self, plan: SyncPlan) -> None:
-        self._under_way.append(plan)
-
-    def ended(self, plan: SyncPlan) -> None:
-        self._under_way.remove(plan)
 
     def take_back(self, plan: SyncPlan) -> None:
         """The disk was full: what the plan carried waits for the next one, but for what was cut off meanwhile."""
@@ -106,11 +98,9 @@ class Unsynced:
         self._small_files = small_files + (self._small_files or []) or None
         self.names = self.names or len(plan.directories) > 1
 
-    def epochs_written(self, version: int) -> None:
-        self._epochs_written = max(self._epochs_written, version)
 
-
-def plan_sync(log: "PartitionLog", include_active: bool | None) -> SyncPlan | None:
+def plan_sync(log: "PartitionLog", *, include_active: bool | None = None) -> SyncPlan | None:
+    """Loop-safe. What to sync now; None when there is nothing. In mode os only closed segments are synced."""
     active = log.active
     if active is None or log.is_deleted:
         return None
@@ -120,19 +110,22 @@ def plan_sync(log: "PartitionLog", include_active: bool | None) -> SyncPlan | No
     log.unsynced.move_into(plan, active if include_active else None)
     if not plan.has_work and plan.end_offset <= log.synced_end_offset:
         return None
-    log.unsynced.begun(plan)
+    log.unsynced.under_way.append(plan)
     return plan
 
 
-def complete_sync(log: "PartitionLog", plan: SyncPlan) -> None:
-    log.unsynced.ended(plan)
+def complete_sync(plan: SyncPlan) -> None:
+    """Loop-safe. Publishes what a plan has made durable and tells `on_synced`."""
+    log = plan.log
+    unsynced = log.unsynced
+    unsynced.under_way.remove(plan)
     log.lacks_room = plan.no_space
     was_cut = plan.generation != log.generation
     if was_cut:
         plan.discard_snapshots(log.directory.disk)
         renew_indexes(log, plan)
     if plan.no_space:
-        log.unsynced.take_back(plan)
+        unsynced.take_back(plan)
         _delete_what_waited(log)
         return
     if was_cut:
@@ -140,7 +133,7 @@ def complete_sync(log: "PartitionLog", plan: SyncPlan) -> None:
             if segment.base_offset < plan.cut_offset:  # others may have been written to and closed again
                 segment.dirty = False
         return
-    log.unsynced.epochs_written(plan.epochs_version)
+    unsynced.epochs_written = max(unsynced.epochs_written, plan.epochs_version)
     for segment, size, _ in plan.segments:
         if segment.size_bytes == size:
             segment.dirty = False
