@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.errors import BufferFull, Closed, DeliveryTimedOut, RecordRefused, TopicError, UsageError
+from penstock.client.errors import (
+    BrokerError,
+    BufferFull,
+    Closed,
+    DeliveryTimedOut,
+    RecordRefused,
+    TopicError,
+    UsageError,
+)
 from penstock.client.producer import Producer
 from penstock.client.producer.accumulator import Accumulator
 from penstock.client.producer.sender import Sender
@@ -323,6 +331,29 @@ def test_no_batch_leaves_that_would_make_the_broker_forget_an_unanswered_one() -
         leader.lose()
         assert [(await future).offset for future in (unheard, *later)] == list(range(1, 11))
         assert broker.partitions[0].values == [b"first", *(b"%d" % number for number in range(10))]
+
+    with_producer(body)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_SERVER_ERROR, 9_999])
+def test_what_follows_a_batch_of_which_nothing_is_known_is_not_taken_for_it(code: int) -> None:
+    """The broker wrote the batch, met something it did not expect, and would know its numbers again."""
+
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        await producer.send_and_wait(TOPIC, b"first")
+        connection = await cluster.connection(1)
+        connection.held = True
+        written = await producer.send(TOPIC, b"written")
+        await asyncio.sleep(0.1)  # virtual: until it is on its way
+        broker.produce(connection.waiting[0][0])
+        codes = [code]
+        broker.refuse = lambda _: codes.pop() if codes else ErrorCode.NONE
+        connection.held = False
+        connection.answer_next()
+        with pytest.raises(BrokerError):
+            await written
+        assert (await producer.send_and_wait(TOPIC, b"second")).offset == 2
+        assert broker.partitions[0].values == [b"first", b"written", b"second"]
 
     with_producer(body)
 

@@ -23,7 +23,7 @@ from penstock.client.producer.accumulator import Accumulator, ProducerOptions
 from penstock.client.producer.batch import ProducerBatch
 from penstock.client.producer.identity import ProducerIdentity
 from penstock.client.producer.queue import NEVER, PartitionQueue
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, error_of
 from penstock.model.ids import ZERO_UUID
 from penstock.wire.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.wire.generated.produce import ProduceRequest, ProduceResponse
@@ -288,6 +288,7 @@ class Sender:
             batch.may_be_written |= not _was_turned_away(result)
             self._again(queue, batch, error)
         else:
+            batch.may_be_written |= error_of(code) == ErrorCode.UNKNOWN_SERVER_ERROR  # it came before or after
             queue.refused(batch)
             self._fail(queue, batch, error)
 
