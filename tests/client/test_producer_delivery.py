@@ -14,6 +14,7 @@ from penstock.client.errors import (
     BufferFull,
     Closed,
     DeliveryTimedOut,
+    ProducerFenced,
     RecordRefused,
     TopicError,
     UsageError,
@@ -385,6 +386,42 @@ def test_a_batch_too_large_for_the_broker_is_sent_in_halves(code: ErrorCode) -> 
         assert producer.buffered_bytes == 0
 
     with_producer(body, broker=FakeBroker(max_batch_bytes=400, too_large=code))
+
+
+def test_a_batch_that_may_be_written_is_not_doubled_by_its_halves() -> None:
+    """Written whole, it is too large only when it is sent again: the broker says that its halves are out of order."""
+
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        await producer.send_and_wait(TOPIC, b"first")
+        connection = await cluster.connection(1)
+        connection.held = True
+        unheard = [await producer.send(TOPIC, value) for value in (b"0", b"1")]
+        await asyncio.sleep(0.1)  # virtual: until it is on its way
+        broker.produce(connection.waiting[0][0])
+        broker.max_batch_bytes = 70
+        connection.lose()
+        for future in unheard:
+            with pytest.raises(ProducerFenced):
+                await future
+        await producer.send_and_wait(TOPIC, b"2")
+        assert broker.partitions[0].values == [b"first", b"0", b"1", b"2"]
+
+    with_producer(body)
+
+
+def test_a_batch_that_was_lost_on_its_way_is_sent_in_halves() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        await producer.send_and_wait(TOPIC, b"first")
+        connection = await cluster.connection(1)
+        connection.held = True
+        futures = [await producer.send(TOPIC, value) for value in (b"0", b"1")]
+        await asyncio.sleep(0.1)  # virtual: until it is on its way
+        broker.max_batch_bytes = 70
+        connection.lose()
+        assert [(await future).offset for future in futures] == [1, 2]
+        assert broker.partitions[0].values == [b"first", b"0", b"1"]
+
+    with_producer(body)
 
 
 def test_a_single_record_too_large_for_the_broker_fails() -> None:

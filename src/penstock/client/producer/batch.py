@@ -53,6 +53,7 @@ class ProducerBatch:
         "timestamps",
         "topic",
         "waiters",
+        "whole_may_be_written",
     )
 
     def __init__(self, topic: str, partition: int, created_at: float, deadline: float) -> None:
@@ -73,6 +74,7 @@ class ProducerBatch:
         self.attempts = 0
         self.identity_changes = 0
         self.may_be_written = False  # under the number it has
+        self.whole_may_be_written = False  # the batch that this is a part of: a broker that has it knows no parts
         self.done = False
 
     @property
@@ -112,7 +114,7 @@ class ProducerBatch:
     def stamp(self, producer_id: int, epoch: int, sequence: int) -> None:
         """Makes the batch the next one of an idempotent producer."""
         assert self.data is not None
-        self.may_be_written = False
+        self.may_be_written = self.whole_may_be_written = False
         self.producer_id, self.epoch, self.sequence = producer_id, epoch, sequence
         _PRODUCER.pack_into(self.data, _PRODUCER_POSITION, producer_id, epoch, sequence)
         patch_crc(self.data, 0, len(self.data))

@@ -4,7 +4,7 @@ Hard rules:
 - At most `max_in_flight` requests per broker, and batches per partition; one batch per partition in a request.
 - A batch whose fate is unknown (lost connection, timeout, a leader that resigned) is sent again unchanged: the broker
   knows its sequence and answers a duplicate with the first offset. OUT_OF_ORDER_SEQUENCE_NUMBER is the proof that it
-  was not written.
+  was not written; but not of a half of it, which the broker does not know. Such a half has failed then.
 - A new epoch, with new numbers, begins when the first undecided batch is out of order, and unasked behind one that
   failed: nobody says whether there is a hole (a leader that is new asks to try again instead), and a late write of
   the old epoch is refused. But only once nothing is in flight and nothing that waits may be written: such a batch
@@ -294,7 +294,8 @@ class Sender:
 
     def _lost_place(self, queue: PartitionQueue, batch: ProducerBatch, error: ClientError) -> None:
         queue.out_of_place(batch)
-        if queue.lost_place and batch.identity_changes >= _MAX_IDENTITY_CHANGES:
+        is_spent = queue.lost_place and batch.identity_changes >= _MAX_IDENTITY_CHANGES
+        if is_spent or batch.whole_may_be_written:
             queue.given_up(batch)
             self._fail(queue, batch, error)
         else:
@@ -327,6 +328,7 @@ class Sender:
         halves = batch.split(self._options.codec)
         for half in halves:
             half.attempts, half.may_be_written = batch.attempts, batch.may_be_written
+            half.whole_may_be_written = batch.may_be_written or batch.whole_may_be_written
             self._accumulator.reserve(half)
         self._accumulator.release(batch)
         queue.send_again(halves, 0.0)
