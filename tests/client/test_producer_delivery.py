@@ -424,6 +424,28 @@ def test_a_batch_that_was_lost_on_its_way_is_sent_in_halves() -> None:
     with_producer(body)
 
 
+def test_flush_waits_for_both_halves() -> None:
+    """The second one may be given up while the first one is on its way."""
+
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        await producer.send_and_wait(TOPIC, b"first")
+        broker.max_batch_bytes = 70
+        connection = await cluster.connection(1)
+        connection.held = True
+        halves = [await producer.send(TOPIC, value) for value in (b"0", b"1")]
+        flushed = asyncio.ensure_future(producer.flush())
+        await asyncio.sleep(0.1)  # virtual: until it is on its way
+        connection.answer_next()
+        await asyncio.sleep(3)
+        assert [half.done() for half in halves] == [False, True]
+        assert not flushed.done()
+        connection.answer_next()
+        await flushed
+        assert halves[0].result().offset == 1
+
+    with_producer(body, delivery_timeout_ms=2_000)
+
+
 def test_a_single_record_too_large_for_the_broker_fails() -> None:
     async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
         with pytest.raises(RecordRefused) as caught:

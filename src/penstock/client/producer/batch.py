@@ -159,5 +159,5 @@ class ProducerBatch:
             if self.sequence >= 0:
                 half.stamp(self.producer_id, self.epoch, (self.sequence + start) & 0x7FFFFFFF)
             halves.append(half)
-        halves[-1].waiters = self.waiters  # halves leave in order, so the last one speaks for both
+        halves[-1].waiters = self.waiters  # who wakes looks whether the first one is decided, too
         return halves

@@ -252,16 +252,16 @@ class Producer:
         """
         if self._accumulator is None or self._sender is None:
             return
-        pending = self._accumulator.pending()
-        if not pending:
-            return
-        waiters = [self._loop.create_future() for _ in pending]
-        for batch, waiter in zip(pending, waiters, strict=True):
-            batch.waiters.append(waiter)
+        begun = self._loop.time()
         self._sender.flushing += 1
         self._sender.wake()
         try:
-            await asyncio.gather(*waiters)
+            # Again, since a batch may have become two, which are not always decided in order.
+            while pending := [batch for batch in self._accumulator.pending() if batch.created_at <= begun]:
+                waiters = [self._loop.create_future() for _ in pending]
+                for batch, waiter in zip(pending, waiters, strict=True):
+                    batch.waiters.append(waiter)
+                await asyncio.gather(*waiters)
         finally:
             self._sender.flushing -= 1
 
