@@ -10,11 +10,12 @@ from penstock.cli import cluster_moves
 from penstock.cli.exits import Failure
 from penstock.client import TopicPartition
 from penstock.client.admin import descriptions
+from penstock.client.errors import broker_error
 from penstock.client.metadata import BrokerInfo
 from penstock.controller.configs import Op
 from penstock.controller.reassignment import Reassignment, decide_alter_reassignments, ongoing_reassignments
 from penstock.controller.topics import NewTopic
-from penstock.metadata.image import DRAINED_BROKERS
+from penstock.metadata.image import DRAINED_BROKERS, MetadataImage, TopicImage
 from tests.controller.cluster import Cluster, directory
 from tests.controller.test_balance import begin, carry_out, loads, remove
 from tests.controller.test_drained import alter
@@ -27,6 +28,7 @@ class FakeAdmin:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.next_look: Callable[[], None] = lambda: None
+        self.lagging: list[MetadataImage] = []  # seen before its own image
 
     async def __aenter__(self) -> "FakeAdmin":
         return self
@@ -57,10 +59,17 @@ class FakeAdmin:
         if all(there.issuperset(each.state.adding_replicas) for each in ongoing_reassignments(self.cluster.image)):
             carry_out(self.cluster, [])
 
-    async def alter_reassignments(self, targets: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, Any]:
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int]], *, allow_factor_change: bool = True
+    ) -> dict[TopicPartition, Any]:
         moves = [Reassignment(*each, tuple(replicas)) for each, replicas in targets.items()]
-        answers = self.cluster.run(lambda view: decide_alter_reassignments(view.image, moves, self.cluster.settings))
-        return dict(zip(targets, answers, strict=True))
+        refusals = self.cluster.run(
+            lambda view: decide_alter_reassignments(
+                view.image, moves, self.cluster.settings, allow_factor_change=allow_factor_change
+            )
+        )
+        outcomes = [None if refusal is None else broker_error(*refusal) for refusal in refusals]
+        return dict(zip(targets, outcomes, strict=True))
 
     async def alter_configs(self, *_: object, **options: Mapping[str, str]) -> None:
         ops = {"append": Op.APPEND, "subtract": Op.SUBTRACT}
@@ -76,7 +85,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
     fake = FakeAdmin(Cluster(3))
 
     async def look(_: object) -> Any:
-        return fake.cluster.image
+        return fake.lagging.pop() if fake.lagging else fake.cluster.image
 
     monkeypatch.setattr(cluster_moves, "admin", lambda _: fake)
     monkeypatch.setattr(cluster_moves, "look", look)
@@ -169,6 +178,38 @@ def test_a_broker_that_lags_is_not_asked_over_and_over(fake: FakeAdmin, monkeypa
     waiting = cluster_moves._until_settled(fake, [TopicPartition("a", 0)])  # type: ignore[arg-type]
     assert not asyncio.run(waiting)
     assert slept == [cluster_moves._LOOK_S]
+
+
+def begun_and_lagging(cluster: Cluster, *targets: int) -> MetadataImage:
+    """What the controller does not say any more to be moving, and a broker that lags shows half moved."""
+    begin(cluster, Reassignment("a", 0, targets))
+    topic = cluster.image.topics["a"]
+    half = tuple([state._replace(adding_replicas=(), removing_replicas=()) for state in topic.partitions])
+    image = cluster.image._replace(topics=cluster.image.topics.changed({"a": TopicImage("a", topic.id, half)}))
+    carry_out(cluster, [])
+    return image
+
+
+def test_replicas_that_are_gone_already_are_not_called_back(fake: FakeAdmin) -> None:
+    cluster = fake.cluster
+    for broker in (4, 5):
+        cluster.register(broker, directories=(directory(broker * 10),))
+    create(cluster, NewTopic("a", assignments={0: (1, 2, 3)}), NewTopic("b", assignments={0: (3,)}))
+    lagging = begun_and_lagging(cluster, 1, 2, 4)
+    assert set(lagging.topics["a"].partitions[0].replicas) == {1, 2, 3, 4}
+    fake.lagging = [lagging, lagging]  # one look before the drain, one to plan
+    run(cluster_moves.drain("", (2,), 20, False, "table"))
+    assert set(cluster.partition().replicas) == {1, 4, 5}
+
+
+def test_a_drain_sends_on_what_gets_more_replicas(fake: FakeAdmin) -> None:
+    cluster = fake.cluster
+    for broker in (4, 5):
+        cluster.register(broker, directories=(directory(broker * 10),))
+    create(cluster, NewTopic("a", assignments={0: (1, 2, 3)}))
+    begin(cluster, Reassignment("a", 0, (1, 2, 3, 4)))
+    run(cluster_moves.drain("", (4,), 20, False, "table"))
+    assert set(cluster.partition().replicas) == {1, 2, 3, 5}
 
 
 def test_only_a_drain_that_is_there_ends(fake: FakeAdmin, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from penstock.client.admin.cluster_image import look, look_at_drained
 
 if TYPE_CHECKING:
     from penstock.client import Admin, TopicPartition
+    from penstock.client.admin.descriptions import Outcome
     from penstock.controller.reassignment import Reassignment
     from penstock.metadata.image import MetadataImage
     from penstock.metadata.partition import PartitionImage
@@ -43,7 +44,7 @@ async def carry_out(client: "Admin", plan: Plan, concerns: Concerns, *, dry_run:
             talk(_on_the_move(len(under_way)))
             return False
         if moves:
-            if await _move(client, moves):
+            if await _move(client, moves, under_way):
                 total += len(moves)
                 talk(f"{total} partitions moved")
         elif under_way:
@@ -79,15 +80,31 @@ def _under_way(image: "MetadataImage", concerns: Concerns) -> "set[TopicPartitio
     }
 
 
-async def _move(client: "Admin", moves: "Sequence[Reassignment]") -> bool:
-    """Answers whether they have arrived."""
+async def _move(client: "Admin", moves: "Sequence[Reassignment]", under_way: "Collection[TopicPartition]") -> bool:
+    """Answers whether they have arrived.
+
+    The broker that was asked may lag, and show beside the replicas that came those that are gone since: no plan gives
+    a partition more or fewer of them, but for one that is on its way to that.
+    """
     from penstock.client import TopicPartition
+    from penstock.client.errors import BrokerError
+    from penstock.model.errors import ErrorCode
 
     targets = {TopicPartition(m.topic, m.partition): m.replicas for m in moves}
-    for partition, error in (await client.alter_reassignments(targets)).items():
-        if error is not None:
+    outcomes: dict[TopicPartition, Outcome] = {}
+    for on_the_move in (False, True):
+        some = {each: replicas for each, replicas in targets.items() if (each in under_way) == on_the_move}
+        if some:
+            outcomes |= await client.alter_reassignments(some, allow_factor_change=on_the_move)
+    lagged = False
+    for partition, error in outcomes.items():
+        if isinstance(error, BrokerError) and error.code == ErrorCode.INVALID_REPLICATION_FACTOR:
+            lagged = True
+        elif error is not None:
             raise Failure(f"{partition.topic}-{partition.partition} cannot be moved: {error}")
-    return await _until_settled(client, targets)
+    if lagged:
+        await asyncio.sleep(_LOOK_S)
+    return await _until_settled(client, targets) and not lagged
 
 
 async def _until_settled(client: "Admin", partitions: "Collection[TopicPartition]") -> bool:

@@ -280,10 +280,15 @@ class Admin:
         return await _members.describe_quorum(self._cluster, self._timeout_ms)
 
     async def alter_reassignments(
-        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, allow_factor_change: bool = True
     ) -> dict[TopicPartition, Outcome]:
-        """Moves partitions to these brokers, the first of which is to lead; None ends a move that is under way."""
-        return await _members.alter_reassignments(self._cluster, targets, self._timeout_ms)
+        """Moves partitions to these brokers, the first of which is to lead; None ends a move that is under way.
+
+        Without `allow_factor_change` more or fewer replicas than a partition has are refused.
+        """
+        return await _members.alter_reassignments(
+            self._cluster, targets, self._timeout_ms, allow_factor_change=allow_factor_change
+        )
 
     async def list_reassignments(self) -> dict[TopicPartition, Reassignment]:
         """Partitions that are on the move."""

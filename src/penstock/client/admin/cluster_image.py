@@ -21,7 +21,10 @@ async def look_at_drained(client: "Admin") -> MetadataImage:
 
 
 async def look(client: "Admin") -> MetadataImage:
-    """The cluster as the planner wants it."""
+    """The cluster as the planner wants it.
+
+    The controller says what is on the move, and between which brokers; who describes topics may lag behind it.
+    """
     cluster = await client.describe_cluster(include_fenced=True)
     moving = await client.list_reassignments()
     names = [listing.name for listing in await client.list_topics(include_internal=True)]
@@ -32,10 +35,14 @@ async def look(client: "Admin") -> MetadataImage:
         states = []
         for p in topic.partitions:
             move = moving.get(TopicPartition(name, p.partition))
-            adding, removing = (tuple(move.adding), tuple(move.removing)) if move is not None else ((), ())
-            states.append(
-                PartitionImage(p.replicas, p.isr, p.leader, adding_replicas=adding, removing_replicas=removing)
-            )
+            state = PartitionImage(p.replicas, p.isr, p.leader)
+            if move is not None:
+                state = state._replace(
+                    replicas=tuple(move.replicas),
+                    adding_replicas=tuple(move.adding),
+                    removing_replicas=tuple(move.removing),
+                )
+            states.append(state)
         topics[name] = TopicImage(name, ZERO_UUID, tuple(states))
     brokers = {
         b.node_id: BrokerImage(

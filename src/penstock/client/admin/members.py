@@ -28,7 +28,11 @@ _PREFERRED, _UNCLEAN = 0, 1
 
 
 async def alter_reassignments(
-    cluster: Cluster, targets: Mapping[TopicPartition, Sequence[int] | None], timeout_ms: int
+    cluster: Cluster,
+    targets: Mapping[TopicPartition, Sequence[int] | None],
+    timeout_ms: int,
+    *,
+    allow_factor_change: bool,
 ) -> dict[TopicPartition, Outcome]:
     topic_type = AlterPartitionReassignmentsRequest.ReassignableTopic
     topics: dict[str, list[AlterPartitionReassignmentsRequest.ReassignablePartition]] = defaultdict(list)
@@ -36,7 +40,7 @@ async def alter_reassignments(
         wanted = list(replicas) if replicas is not None else None
         topics[topic].append(AlterPartitionReassignmentsRequest.ReassignablePartition(number, wanted))
     request = AlterPartitionReassignmentsRequest(
-        timeout_ms=timeout_ms, topics=[topic_type(name, partitions) for name, partitions in topics.items()]
+        timeout_ms, allow_factor_change, [topic_type(name, partitions) for name, partitions in topics.items()]
     )
     response = await ask_controller(cluster, request, AlterPartitionReassignmentsResponse, timeout_ms)
     raise_for(response.error_code, response.error_message)
