@@ -142,6 +142,18 @@ def test_partitions_of_a_broker_that_is_down_are_left_alone() -> None:
     assert loads(cluster)[0][5] > 0
 
 
+def test_partitions_of_a_broker_that_is_about_to_stop_are_left_alone() -> None:
+    """It is back soon: others would be preferred as leaders of what it led, and their moves would wait for it."""
+    cluster = Cluster(3)
+    create(cluster, NewTopic("a", 6, 3))
+    cluster.beat(2, want_shut_down=True)
+    assert cluster.image.brokers[2].in_controlled_shutdown
+    assert plan_balance(cluster.image, 20) == []
+    cluster.register(4, directories=(directory(40),))
+    create(cluster, NewTopic("b", assignments=dict.fromkeys(range(2), (1,))))
+    assert {move.topic for move in plan_balance(cluster.image, 20)} == {"b"}
+
+
 def test_what_a_removed_broker_held_goes_elsewhere() -> None:
     cluster = Cluster(4)
     create(cluster, NewTopic("a", 12, 3))

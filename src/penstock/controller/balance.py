@@ -7,9 +7,9 @@ rack, or brings two brokers closer, so a balanced cluster is left alone. What is
 a rack of few brokers fuller than others, and nothing is given to them that they would have to give back. Brokers that
 are drained get nothing, and what they have goes elsewhere; so does what brokers have that were removed. Partitions on
 the move are not touched, unless they are on their way to a broker that was removed: their move would never end, so
-they are sent elsewhere. A partition with a replica on a broker that is down is left alone: a move ends when all
-replicas are in sync, and that one may stay away. So is one that would go on naming a broker that was removed, since
-there are too few others: such a move is refused.
+they are sent elsewhere. A partition with a replica on a broker that is down, or about to stop, is left alone: a move
+ends when all replicas are in sync, and that one may stay away. So is one that would go on naming a broker that was
+removed, since there are too few others: such a move is refused.
 """
 
 from collections import Counter

@@ -20,7 +20,7 @@ class BetterPlaces:
 
     def __init__(self, image: MetadataImage, loads: Loads, leaving: Collection[int]) -> None:
         """`leaving`: brokers that shall hold nothing, besides those that are drained or were removed."""
-        self._there = {broker.id for broker in image.brokers.values() if not broker.fenced}
+        self._there = {b.id for b in image.brokers.values() if not b.fenced and not b.in_controlled_shutdown}
         self._removed = set(loads.replicas).difference(image.brokers)
         leaving = image.drained_brokers.union(leaving, self._removed)
         self._places = {place.broker_id: place for place in places_of(image) if place.broker_id not in leaving}
