@@ -29,6 +29,7 @@ class FakeAdmin:
         self.cluster = cluster
         self.next_look: Callable[[], None] = lambda: None
         self.lagging: list[MetadataImage] = []  # seen before its own image
+        self.stuck: set[str] = set()  # topics without leaders
 
     async def __aenter__(self) -> "FakeAdmin":
         return self
@@ -57,7 +58,7 @@ class FakeAdmin:
         brokers = self.cluster.image.brokers
         there = {broker.id for broker in brokers.values() if not broker.fenced}
         if all(there.issuperset(each.state.adding_replicas) for each in ongoing_reassignments(self.cluster.image)):
-            carry_out(self.cluster, [])
+            carry_out(self.cluster, [], but_for=self.stuck)
 
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int]], *, allow_factor_change: bool = True
@@ -127,6 +128,48 @@ def test_what_nobody_else_can_take_is_said(fake: FakeAdmin) -> None:
     with pytest.raises(Failure, match=r"1 partition is on the move to a broker that was removed, .*: a-0"):
         run(balance())
     with pytest.raises(Failure, match="to a broker that was removed"):
+        run(cluster_moves.drain("", (3,), 20, False, "table"))
+
+
+def test_what_nobody_has_is_not_waited_for(fake: FakeAdmin) -> None:
+    cluster = fake.cluster
+    create(cluster, NewTopic("a", assignments={0: (3,)}), NewTopic("b", assignments=dict.fromkeys(range(4), (1,))))
+    remove(cluster, 3)
+    fake.stuck = {"a"}
+    for command in (balance, balance, lambda: cluster_moves.drain("", (3,), 20, False, "table")):
+        with pytest.raises(Failure, match=r"1 partition has no replica left .* removed: a-0$") as caught:
+            run(command())
+        assert "unclean" in caught.value.hint
+    assert loads(cluster)[0] == {1: 3, 2: 2, 3: 1}
+
+
+def test_a_drain_waits_for_a_broker_that_has_the_only_replica(
+    fake: FakeAdmin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = fake.cluster
+    create(cluster, NewTopic("a", assignments={0: (3,)}))
+    cluster.fence(3)
+    fake.stuck = {"a"}
+
+    def come_back() -> None:
+        fake.next_look = come_back_at_last
+
+    def come_back_at_last() -> None:
+        fake.stuck = set()
+        cluster.register(3, directories=(directory(30),))
+
+    fake.next_look = come_back
+    run(cluster_moves.drain("", (3,), 20, False, "table"))
+    assert "1 partition is on the move; broker 3 is down and must come back" in capsys.readouterr().err
+
+
+def test_nobody_waits_for_the_only_replica_when_its_broker_is_removed(fake: FakeAdmin) -> None:
+    cluster = fake.cluster
+    create(cluster, NewTopic("a", assignments={0: (3,)}))
+    cluster.fence(3)
+    fake.stuck = {"a"}
+    fake.next_look = lambda: remove(cluster, 3)
+    with pytest.raises(Failure, match="1 partition has no replica left"):
         run(cluster_moves.drain("", (3,), 20, False, "table"))
 
 

@@ -1,6 +1,7 @@
 """Placement over hosts and racks, spreading to brokers that joined, draining, and internal topics that grow."""
 
 from collections import Counter
+from collections.abc import Collection
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from penstock.controller import balance
 from penstock.controller.balance import plan_balance, plan_drain, undrainable
 from penstock.controller.better_places import BetterPlaces
 from penstock.controller.brokers import decide_unregister_broker
+from penstock.controller.elections import UNCLEAN_TYPE, decide_elect_leaders
 from penstock.controller.internal_topics import decide_grow_internal_topics
 from penstock.controller.placement import Place, plan_spread
 from penstock.controller.reassignment import Reassignment, decide_alter_reassignments, ongoing_reassignments
@@ -50,12 +52,12 @@ def test_brokers_of_one_machine_share_a_host() -> None:
         assert len({cluster.image.brokers[replica].machine for replica in partition.replicas}) == 3
 
 
-def carry_out(cluster: Cluster, moves: list) -> None:  # type: ignore[type-arg]
-    """Reassigns, and lets every new replica come into sync at once."""
+def carry_out(cluster: Cluster, moves: list, but_for: Collection[str] = ()) -> None:  # type: ignore[type-arg]
+    """Reassigns, and lets every new replica come into sync at once, but for those of topics that cannot."""
     cluster.run(lambda view: decide_alter_reassignments(view.image, moves, cluster.settings))
     from penstock.controller.isr import Member, WantedIsr, decide_alter_partition
 
-    for ongoing in list(ongoing_reassignments(cluster.image)):
+    for ongoing in [each for each in ongoing_reassignments(cluster.image) if each.topic not in but_for]:
         topic = cluster.image.topic(ongoing.topic)
         assert topic is not None
         state = ongoing.state
@@ -68,7 +70,7 @@ def carry_out(cluster: Cluster, moves: list) -> None:  # type: ignore[type-arg]
                 view, sender.id, sender.epoch, [want], cluster.settings
             )
         )
-    assert not list(ongoing_reassignments(cluster.image))
+    assert {ongoing.topic for ongoing in ongoing_reassignments(cluster.image)} <= set(but_for)
 
 
 def loads(cluster: Cluster) -> tuple[Counter[int], Counter[int]]:
@@ -231,6 +233,24 @@ def test_what_cannot_be_sent_elsewhere_holds_nothing_up() -> None:
     assert cluster.run(lambda view: decide_balance(view.image, cluster.settings, 1)) == 1
     assert cluster.partition("a").adding_replicas == (4,)
     assert cluster.partition("b").adding_replicas == (2,)
+
+
+def test_what_only_a_removed_broker_had_holds_nothing_up() -> None:
+    """It has no leader, and its move ends when somebody elects one that has nothing."""
+    cluster = Cluster(3)
+    create(cluster, NewTopic("a", assignments={0: (3,)}), NewTopic("b", assignments=dict.fromkeys(range(4), (1,))))
+    remove(cluster, 3)
+    rounds = 0
+    while cluster.run(lambda view: decide_balance(view.image, cluster.settings, 1)):
+        carry_out(cluster, [], but_for={"a"})
+        rounds += 1
+        assert rounds < 10
+    assert cluster.partition("a").adding_replicas == (2,)
+    assert loads(cluster)[0] == {1: 3, 2: 2, 3: 1}
+    cluster.run(lambda view: decide_elect_leaders(view.image, UNCLEAN_TYPE, None, cluster.settings))
+    assert cluster.partition("a").leader == 2
+    carry_out(cluster, [])
+    assert cluster.partition("a").replicas == (2,)
 
 
 def test_a_drain_sends_elsewhere_what_leaves_for_a_removed_broker() -> None:

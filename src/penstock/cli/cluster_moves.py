@@ -6,7 +6,7 @@ host names of their brokers.
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from penstock.cli.exits import Failure, talk
 from penstock.cli.output import print_rows
@@ -29,7 +29,7 @@ async def carry_out(client: "Admin", plan: Plan, concerns: Concerns, *, dry_run:
     """Plans and moves until nothing is left to move; answers whether it came so far.
 
     What is on the move already is no part of a plan, but waited for where it concerns the outcome. What is on its way
-    to a broker that was removed is: waiting for it would never end.
+    to a broker that was removed is: waiting for it would never end. Nor would it for what nobody has any more.
     """
     total = 0
     while True:
@@ -44,12 +44,12 @@ async def carry_out(client: "Admin", plan: Plan, concerns: Concerns, *, dry_run:
             talk(_on_the_move(len(under_way)))
             return False
         if moves:
-            if await _move(client, moves, under_way):
+            if await _move(client, image, moves, under_way):
                 total += len(moves)
                 talk(f"{total} partitions moved")
         elif under_way:
             _refuse_stranded(image, under_way)
-            await _until_settled(client, under_way)
+            await _until_settled(client, _without_lost(image, under_way) or _refuse_lost(under_way))
         else:
             return True
 
@@ -58,14 +58,31 @@ def _refuse_stranded(image: "MetadataImage", under_way: "Collection[TopicPartiti
     """A plan without moves has no other broker for these."""
     from penstock.controller.balance import is_stranded
 
-    states = [(each, image.partition(each.topic, each.partition)) for each in sorted(under_way)]
-    stranded = [each for each, state in states if state is not None and is_stranded(image, state)]
-    if stranded:
+    if stranded := [each for each in sorted(under_way) if is_stranded(image, _state(image, each))]:
         raise Failure(
             f"{_on_the_move(len(stranded))} to a broker that was removed, and there is no other for it: "
             f"{stranded[0].topic}-{stranded[0].partition}",
             hint="start a broker, or call it back with `kafka-reassign-partitions.sh --cancel`",
         )
+
+
+def _without_lost(image: "MetadataImage", partitions: "Collection[TopicPartition]") -> "list[TopicPartition]":
+    from penstock.controller.balance import is_lost
+
+    return [each for each in partitions if not is_lost(image, _state(image, each))]
+
+
+def _refuse_lost(partitions: "Collection[TopicPartition]") -> NoReturn:
+    first = min(partitions)
+    raise Failure(
+        f"{_count(len(partitions), 'has', 'have')} no replica left on brokers that were not removed: "
+        f"{first.topic}-{first.partition}",
+        hint="`kafka-leader-election.sh --election-type unclean` begins anew without the records",
+    )
+
+
+def _state(image: "MetadataImage", which: "TopicPartition") -> "PartitionImage":
+    return image.topics[which.topic].partitions[which.partition]
 
 
 def _under_way(image: "MetadataImage", concerns: Concerns) -> "set[TopicPartition]":
@@ -80,7 +97,12 @@ def _under_way(image: "MetadataImage", concerns: Concerns) -> "set[TopicPartitio
     }
 
 
-async def _move(client: "Admin", moves: "Sequence[Reassignment]", under_way: "Collection[TopicPartition]") -> bool:
+async def _move(
+    client: "Admin",
+    image: "MetadataImage",
+    moves: "Sequence[Reassignment]",
+    under_way: "Collection[TopicPartition]",
+) -> bool:
     """Answers whether they have arrived.
 
     The broker that was asked may lag, and show beside the replicas that came those that are gone since: no plan gives
@@ -104,20 +126,28 @@ async def _move(client: "Admin", moves: "Sequence[Reassignment]", under_way: "Co
             raise Failure(f"{partition.topic}-{partition.partition} cannot be moved: {error}")
     if lagged:
         await asyncio.sleep(_LOOK_S)
-    return await _until_settled(client, targets) and not lagged
+    return await _until_settled(client, _without_lost(image, targets)) and not lagged
 
 
 async def _until_settled(client: "Admin", partitions: "Collection[TopicPartition]") -> bool:
-    """False: a broker that is waited for was removed, which calls for another plan."""
+    """False: brokers that are waited for were removed, which calls for another plan.
+
+    Those are where partitions go, and where one is that nobody else has.
+    """
     said = ""
     while moves := [move for each, move in (await client.list_reassignments()).items() if each in partitions]:
         cluster = await client.describe_cluster(include_fenced=True)
-        running = {broker.node_id for broker in cluster.brokers}.difference(cluster.fenced)
-        awaited = sorted({id_ for move in moves for id_ in move.replicas if id_ not in (*move.removing, *running)})
-        if removed := set(awaited).difference(broker.node_id for broker in cluster.brokers):
+        known = {broker.node_id for broker in cluster.brokers}
+        holders = [set(move.replicas).difference(move.adding) for move in moves]
+        targets = {replica for move in moves for replica in move.replicas if replica not in move.removing}
+        if removed := targets - known:
             talk(f"{_brokers(removed, 'was', 'were')} removed; what is on its way there goes elsewhere")
+        if removed or any(known.isdisjoint(each) for each in holders):
             await asyncio.sleep(_LOOK_S)  # the broker that is asked may lag, and would be asked over and over
             return False
+        down = known & cluster.fenced
+        without_source = [each for each in holders if down.issuperset(each & known)]
+        awaited = sorted(down & targets.union(*without_source))
         now = _on_the_move(len(moves)) + (f"; broker {awaited[0]} is down and must come back" if awaited else "")
         if now != said:
             talk(now)
@@ -127,7 +157,11 @@ async def _until_settled(client: "Admin", partitions: "Collection[TopicPartition
 
 
 def _on_the_move(count: int) -> str:
-    return f"{count} partitions are on the move" if count > 1 else "1 partition is on the move"
+    return f"{_count(count, 'is', 'are')} on the move"
+
+
+def _count(count: int, one: str, several: str) -> str:
+    return f"{count} partitions {several}" if count > 1 else f"1 partition {one}"
 
 
 async def balance(bootstrap: str, most: int, dry_run: bool, output: str) -> None:
@@ -167,7 +201,7 @@ def _holders(image: "MetadataImage", of: Callable[[int], bool], *, but_for: Coll
 
 
 def _left_alone(count: int) -> str:
-    return f"{count} partitions were left alone" if count > 1 else "1 partition was left alone"
+    return f"{_count(count, 'was', 'were')} left alone"
 
 
 async def _hand_over_leaderships(client: "Admin", image: "MetadataImage") -> None:

@@ -22,7 +22,7 @@ from penstock.controller.better_places import BetterPlaces, Loads
 from penstock.controller.decision import Decision
 from penstock.controller.reassignment import Reassignment, decide_alter_reassignments, is_reassigning
 from penstock.metadata.image import MetadataImage
-from penstock.metadata.partition import PartitionImage
+from penstock.metadata.partition import NO_LEADER, PartitionImage
 from penstock.metadata.settings import BrokerSettings
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ _LOOKS_PER_BROKER = 1
 
 
 class BalancePlan(NamedTuple):
-    """`image`: what it was made from. `moving`: how many are on the move already, to brokers that exist."""
+    """`image`: what it was made from. `moving`: how many are on the move already, and can arrive."""
 
     image: MetadataImage
     moving: int
@@ -44,7 +44,7 @@ class BalancePlan(NamedTuple):
 
 
 class _Census(NamedTuple):
-    """`moving`: how many, but for those that are `stranded` (see `is_stranded`)."""
+    """`moving`: how many, but for those that are `stranded` (see `is_stranded`), or lost (`is_lost`)."""
 
     loads: Loads
     moving: int
@@ -61,6 +61,7 @@ def balance_in_steps(image: MetadataImage, most: int) -> Steps[BalancePlan]:
     """What to begin so that no more than `most` are on the move.
 
     Those that are on the way to a removed broker do not count until they are sent elsewhere: nothing waits for them.
+    Nor for those that nobody has.
     """
     census = yield from _count(image)
     somewhere = len(image.usable_brokers()) > 1 or image.drained_brokers
@@ -121,6 +122,12 @@ def is_stranded(image: MetadataImage, state: PartitionImage) -> bool:
     return is_reassigning(state) and any(replica not in image.brokers for replica in _targets(state))
 
 
+def is_lost(image: MetadataImage, state: PartitionImage) -> bool:
+    """Whether all brokers that had it were removed. Its move ends when somebody elects one that has nothing."""
+    holders = [replica for replica in state.replicas if replica not in state.adding_replicas]
+    return state.leader == NO_LEADER and image.brokers.keys().isdisjoint(holders)
+
+
 def _places(image: MetadataImage, leaving: Collection[int]) -> BetterPlaces:
     return BetterPlaces(image, finished(_count(image)).loads, leaving)
 
@@ -167,7 +174,7 @@ def _count(image: MetadataImage) -> Steps[_Census]:
             partitions[_targets(state)] += 1
             if is_stranded(image, state):
                 stranded.append((topic.name, number, state))
-            else:
+            elif not is_lost(image, state):
                 moving += 1
     loads = yield from _loads(partitions)
     return _Census(loads, moving, sorted(stranded))
