@@ -14,6 +14,7 @@ from penstock.controller.elections import (
     decide_elect_where_leaderless,
     decide_rebalance_leaders,
 )
+from penstock.controller.reassignment import Reassignment, decide_alter_reassignments
 from penstock.controller.topics import NewTopic
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import MetadataImage
@@ -22,7 +23,7 @@ from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.ids import TopicPartition
 from penstock.wire.generated.records_metadata import PartitionChangeRecord
 from penstock.wire.struct import RecordMessage
-from tests.controller.cluster import Cluster
+from tests.controller.cluster import Cluster, directory
 from tests.controller.test_configs import TOPIC, change
 from tests.controller.test_heartbeats import three
 from tests.controller.test_isr import ask
@@ -101,6 +102,21 @@ def test_unclean_by_hand() -> None:
     answer = cluster.run(lambda view: decide_elect_leaders(view.image, 5, None, cluster.settings))
     assert isinstance(answer, Refusal)
     assert counted(before, *decide_elect_leaders(before, UNCLEAN_TYPE, [A0], cluster.settings).records) == (1, 1)
+
+
+def test_at_any_price_but_not_who_has_only_just_begun_to_copy() -> None:
+    """While a partition moves, a replica that fell behind has more than the one that comes."""
+    cluster = three()
+    cluster.register(4, directories=(directory(40),))
+    cluster.fence(3)
+    move = Reassignment("a", 0, (4, 1, 2))
+    cluster.run(lambda view: decide_alter_reassignments(view.image, [move], cluster.settings))
+    for broker in (1, 2):
+        cluster.fence(broker)
+    cluster.beat(3)
+    assert (cluster.partition().leader, cluster.partition().replicas) == (-1, (4, 1, 2, 3))
+    assert elect(cluster, UNCLEAN_TYPE, A0) == [0]
+    assert cluster.partition().leader == 3
 
 
 def counted(before: MetadataImage, *records: RecordMessage) -> tuple[int, int]:

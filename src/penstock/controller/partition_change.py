@@ -191,7 +191,9 @@ class PartitionChange:
     def _unclean_leader(self) -> int:
         state = self.as_is()
         if self._unclean_allowed or self.election == Election.UNCLEAN:
-            options = dict.fromkeys((*self.last_known, *self._by_preference()))
+            # A replica that comes is the last choice: what it has it began to copy when the others had it all.
+            known_first = sorted(self._by_preference(), key=lambda replica: replica in self.adding)
+            options = dict.fromkeys((*self.last_known, *known_first))
         elif self._elr_enabled and not self.isr and not self.elr:
             options = dict.fromkeys(self.last_known[:1])
         else:
