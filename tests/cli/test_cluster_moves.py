@@ -11,11 +11,12 @@ from penstock.cli.exits import Failure
 from penstock.client import TopicPartition
 from penstock.client.admin import descriptions
 from penstock.client.errors import broker_error
-from penstock.client.metadata import BrokerInfo
+from penstock.client.metadata import BrokerInfo, PartitionInfo
 from penstock.controller.configs import Op
 from penstock.controller.reassignment import Reassignment, decide_alter_reassignments, ongoing_reassignments
 from penstock.controller.topics import NewTopic
 from penstock.metadata.image import DRAINED_BROKERS, MetadataImage, TopicImage
+from tests.controller.balancing import decide_balance
 from tests.controller.cluster import Cluster, directory
 from tests.controller.test_balance import begin, carry_out, loads, remove
 from tests.controller.test_drained import alter
@@ -42,6 +43,15 @@ class FakeAdmin:
         brokers = self.cluster.image.brokers.values()
         infos = [BrokerInfo(broker.id, "h", 9092, None) for broker in brokers]
         return descriptions.ClusterDescription("c", 1, infos, frozenset(b.id for b in brokers if b.fenced))
+
+    async def describe_topics(self, names: Sequence[str]) -> dict[str, descriptions.TopicDescription]:
+        found = {name: self.cluster.image.topics[name].partitions for name in names}
+        return {
+            name: descriptions.TopicDescription(
+                name, "id", False, [PartitionInfo(n, state.leader, 0, (), ()) for n, state in enumerate(states)]
+            )
+            for name, states in found.items()
+        }
 
     async def list_reassignments(self) -> dict[TopicPartition, descriptions.Reassignment]:
         happens, self.next_look = self.next_look, lambda: None
@@ -137,7 +147,7 @@ def test_what_nobody_has_is_not_waited_for(fake: FakeAdmin) -> None:
     remove(cluster, 3)
     fake.stuck = {"a"}
     for command in (balance, balance, lambda: cluster_moves.drain("", (3,), 20, False, "table")):
-        with pytest.raises(Failure, match=r"1 partition has no replica left .* removed: a-0$") as caught:
+        with pytest.raises(Failure, match=r"1 partition has no leader, and nobody .*: a-0$") as caught:
             run(command())
         assert "unclean" in caught.value.hint
     assert loads(cluster)[0] == {1: 3, 2: 2, 3: 1}
@@ -163,13 +173,34 @@ def test_a_drain_waits_for_a_broker_that_has_the_only_replica(
     assert "1 partition is on the move; broker 3 is down and must come back" in capsys.readouterr().err
 
 
+def test_who_fell_behind_is_not_waited_for_to_lead(fake: FakeAdmin) -> None:
+    """Broker 2 is there, but was not in sync when the one that was is removed; nobody will lead by itself."""
+    cluster = fake.cluster
+    cluster.register(4, directories=(directory(40),))
+    create(cluster, NewTopic("a", assignments={0: (2, 3)}))
+    cluster.fence(2)
+    begin(cluster, Reassignment("a", 0, (2, 4)))
+    cluster.beat(2)
+
+    def remove_who_has_it() -> None:
+        remove(cluster, 3)
+        fake.stuck = {"a"}
+
+    fake.stuck = {"a"}
+    fake.next_look = remove_who_has_it
+    with pytest.raises(Failure, match="1 partition has no leader") as caught:
+        run(cluster_moves.drain("", (3,), 20, False, "table"))
+    assert "unclean" in caught.value.hint
+    assert cluster.run(lambda view: decide_balance(view.image, cluster.settings, 1)) == 0, "it takes no place"
+
+
 def test_nobody_waits_for_the_only_replica_when_its_broker_is_removed(fake: FakeAdmin) -> None:
     cluster = fake.cluster
     create(cluster, NewTopic("a", assignments={0: (3,)}))
     cluster.fence(3)
     fake.stuck = {"a"}
     fake.next_look = lambda: remove(cluster, 3)
-    with pytest.raises(Failure, match="1 partition has no replica left"):
+    with pytest.raises(Failure, match="1 partition has no leader"):
         run(cluster_moves.drain("", (3,), 20, False, "table"))
 
 

@@ -29,7 +29,7 @@ async def carry_out(client: "Admin", plan: Plan, concerns: Concerns, *, dry_run:
     """Plans and moves until nothing is left to move; answers whether it came so far.
 
     What is on the move already is no part of a plan, but waited for where it concerns the outcome. What is on its way
-    to a broker that was removed is: waiting for it would never end. Nor would it for what nobody has any more.
+    to a broker that was removed is: waiting for it would never end. Nor would it for what nobody will lead.
     """
     total = 0
     while True:
@@ -75,9 +75,9 @@ def _without_lost(image: "MetadataImage", partitions: "Collection[TopicPartition
 def _refuse_lost(partitions: "Collection[TopicPartition]") -> NoReturn:
     first = min(partitions)
     raise Failure(
-        f"{_count(len(partitions), 'has', 'have')} no replica left on brokers that were not removed: "
+        f"{_count(len(partitions), 'has', 'have')} no leader, and nobody who had all of it is to come back: "
         f"{first.topic}-{first.partition}",
-        hint="`kafka-leader-election.sh --election-type unclean` begins anew without the records",
+        hint="`kafka-leader-election.sh --election-type unclean` goes on without the records",
     )
 
 
@@ -132,28 +132,38 @@ async def _move(
 async def _until_settled(client: "Admin", partitions: "Collection[TopicPartition]") -> bool:
     """False: brokers that are waited for were removed, which calls for another plan.
 
-    Those are where partitions go, and where one is that nobody else has.
+    Those are where partitions go, and where those are that nobody leads.
     """
     said = ""
-    while moves := [move for each, move in (await client.list_reassignments()).items() if each in partitions]:
+    while moves := {each: move for each, move in (await client.list_reassignments()).items() if each in partitions}:
         cluster = await client.describe_cluster(include_fenced=True)
-        known = {broker.node_id for broker in cluster.brokers}
-        holders = [set(move.replicas).difference(move.adding) for move in moves]
-        targets = {replica for move in moves for replica in move.replicas if replica not in move.removing}
-        if removed := targets - known:
+        targets = {replica for move in moves.values() for replica in move.replicas if replica not in move.removing}
+        down = [cluster.fenced.intersection(moves[each].replicas) for each in await _leaderless(client, moves)]
+        if removed := targets.difference(broker.node_id for broker in cluster.brokers):
             talk(f"{_brokers(removed, 'was', 'were')} removed; what is on its way there goes elsewhere")
-        if removed or any(known.isdisjoint(each) for each in holders):
+        if removed or not all(down):
             await asyncio.sleep(_LOOK_S)  # the broker that is asked may lag, and would be asked over and over
             return False
-        down = known & cluster.fenced
-        without_source = [each for each in holders if down.issuperset(each & known)]
-        awaited = sorted(down & targets.union(*without_source))
+        awaited = sorted(cluster.fenced.intersection(targets).union(*down))
         now = _on_the_move(len(moves)) + (f"; broker {awaited[0]} is down and must come back" if awaited else "")
         if now != said:
             talk(now)
             said = now
         await asyncio.sleep(_LOOK_S)
     return True
+
+
+async def _leaderless(client: "Admin", partitions: "Collection[TopicPartition]") -> "list[TopicPartition]":
+    from penstock.client.metadata import NO_LEADER
+
+    topics = await client.describe_topics(sorted({each.topic for each in partitions}))
+    leaders = {
+        (name, partition.partition): partition.leader
+        for name, topic in topics.items()
+        if not isinstance(topic, Exception)
+        for partition in topic.partitions
+    }
+    return [each for each in partitions if leaders.get(each) == NO_LEADER]
 
 
 def _on_the_move(count: int) -> str:

@@ -61,7 +61,7 @@ def balance_in_steps(image: MetadataImage, most: int) -> Steps[BalancePlan]:
     """What to begin so that no more than `most` are on the move.
 
     Those that are on the way to a removed broker do not count until they are sent elsewhere: nothing waits for them.
-    Nor for those that nobody has.
+    Nor for those that nobody will lead.
     """
     census = yield from _count(image)
     somewhere = len(image.usable_brokers()) > 1 or image.drained_brokers
@@ -123,9 +123,11 @@ def is_stranded(image: MetadataImage, state: PartitionImage) -> bool:
 
 
 def is_lost(image: MetadataImage, state: PartitionImage) -> bool:
-    """Whether all brokers that had it were removed. Its move ends when somebody elects one that has nothing."""
-    holders = [replica for replica in state.replicas if replica not in state.adding_replicas]
-    return state.leader == NO_LEADER and image.brokers.keys().isdisjoint(holders)
+    """Whether there is no leader, and nobody to come back as one: those that had all of it were removed, or lost it.
+    Its move ends when somebody elects one that lacks records."""
+    holders = [image.brokers.get(replica) for replica in state.replicas if replica not in state.adding_replicas]
+    may_come_back = any(broker.fenced or broker.in_controlled_shutdown for broker in holders if broker is not None)
+    return state.leader == NO_LEADER and not may_come_back
 
 
 def _places(image: MetadataImage, leaving: Collection[int]) -> BetterPlaces:
