@@ -59,6 +59,11 @@ def test_a_partition_that_is_refused_does_not_hide_the_others() -> None:
     assert known({1: [ErrorCode.OFFSET_NOT_AVAILABLE] * 10_000}, 100) == [0]
 
 
+def test_a_partition_that_is_refused_for_good_does_not_end_the_wait_for_another() -> None:
+    codes = {0: [ErrorCode.OFFSET_NOT_AVAILABLE] * 2, 1: [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 10_000}
+    assert known(codes, 500) == [0]
+
+
 def test_what_passes_is_waited_for() -> None:
     assert known({1: [ErrorCode.OFFSET_NOT_AVAILABLE] * 2}, 500) == [0, 1]
 

@@ -37,8 +37,7 @@ async def list_offsets(
             ),
             return_exceptions=True,
         )
-        errors = [result for result in results if isinstance(result, BaseException)]
-        if errors:
+        if errors := _errors(results):
             cluster.request_refresh()
             raise errors[0]
         return found
@@ -64,12 +63,13 @@ async def list_known_offsets(
             for leader, led in by_leader.items()
         ]
         results = await asyncio.gather(*asking, return_exceptions=True)  # none may find anything once this is over
-        errors = [result for result in results if isinstance(result, BaseException)]
+        errors = _errors(results)
         if leaderless:
             errors.append(_no_leader(cluster, leaderless[0]))
         if errors:
             cluster.request_refresh()
-            raise errors[0]
+            passing = (error for error in errors if isinstance(error, ClientError) and error.retriable)
+            raise next(passing, errors[0])  # what is refused for good keeps nobody from asking for the others again
 
     by_leader = _by_leader(cluster, wanted)
     by_leader.pop(NO_LEADER, None)
@@ -80,6 +80,10 @@ async def list_known_offsets(
     except TimeoutError:
         pass
     return found
+
+
+def _errors(results: Iterable[list[ClientError] | BaseException]) -> list[BaseException]:
+    return [error for each in results for error in ([each] if isinstance(each, BaseException) else each)]
 
 
 def _by_leader(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
@@ -116,7 +120,8 @@ async def _ask(
     wanted: Mapping[TopicPartition, int],
     isolation_level: int,
     found: dict[TopicPartition, OffsetAndTimestamp],
-) -> None:
+) -> list[ClientError]:
+    """Answers why offsets of some are not among those found."""
     topics: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
     for (topic, partition), timestamp in wanted.items():
         topics[topic].append(ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=timestamp))
@@ -127,13 +132,12 @@ async def _ask(
         timeout_ms=cluster.options.request_timeout_ms,
     )
     response = await cluster.call(node_id, request, ListOffsetsResponse)
-    failure: ClientError | None = None
+    failures: list[ClientError] = []
     for answered in response.topics:
         for answer in answered.partitions:
             tp = TopicPartition(answered.name, answer.partition_index)
             if answer.error_code:
-                failure = broker_error(answer.error_code, what=str(tp))
+                failures.append(broker_error(answer.error_code, what=str(tp)))
             else:
                 found[tp] = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
-    if failure is not None:
-        raise failure
+    return failures
