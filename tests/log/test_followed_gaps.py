@@ -2,6 +2,7 @@
 when the topic is not compacted any more and the replica never compacted anything itself."""
 
 import asyncio
+import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -105,6 +106,42 @@ def test_power_lost_at_any_operation_takes_nothing_that_counted() -> None:
         assert not again.lost_records
         outcomes.add((counted, again.end_offset))
     assert {counted for counted, _ in outcomes} == {0, 12}, "some crashes came before the sync, and some after"
+
+
+@pytest.mark.parametrize("with_checkpoints", [False, True])
+def test_a_gap_that_recovery_finds_is_known_from_then_on(with_checkpoints: bool) -> None:
+    """The process was killed before the first sync, while it wrote what follows the gap: all but the torn batch
+    counts as soon as it is recovered."""
+    for seed in range(6):
+        disk = CrashingDisk(seed)
+        killed_behind_a_gap(disk)
+        store, follower = open_follower(disk)
+        assert (offsets(follower), follower.synced_end_offset) == ([7, 11], 12)
+        if with_checkpoints:
+            store.write_checkpoints()
+        disk.crash()
+        check(disk, [7, 11])
+
+
+def killed_behind_a_gap(disk: CrashingDisk) -> None:
+    leader = compacted_leader()
+    append(leader, "torn")
+    _, follower = open_follower(disk)
+    fetch(follower, leader)
+    file = disk.open(follower.segments[-1].path + ".log")
+    file.truncate(file.size() - 1)
+
+
+def test_a_gap_that_recovery_finds_waits_for_room() -> None:
+    disk = CrashingDisk(1)
+    killed_behind_a_gap(disk)
+    disk.failing["/data/" + CLEANER_OFFSET_FILE + ".tmp"] = errno.ENOSPC
+    store, follower = open_follower(disk)
+    assert follower.end_offset == 12
+    disk.failing.clear()
+    store.write_checkpoints()
+    disk.crash()
+    check(disk, [7, 11])
 
 
 @pytest.mark.parametrize("mode", ["ack", "interval", "os"])

@@ -402,6 +402,8 @@ class _Recovery:
                 dense=self.dense,
             )  # fmt: skip
             next_offset = scan.next_offset
+            if scan.has_gaps:  # perhaps nobody came to sync, and so to tell: all that is left counts as synced now
+                directory.note_gaps(self.log.name)
             if scan.fault is not None:
                 if index + 1 < len(self.segments) and self.segments[index + 1].base_offset <= self.recovery_point:
                     raise CorruptSegment(segment.path + ".log", scan.end_position, scan.fault)
@@ -466,6 +468,11 @@ class _Recovery:
 
     def _make_durable(self, walked: list[Segment], end_offset: int) -> None:
         """What survived in the page cache only must be on the disk before anybody relies on it."""
+        try:
+            self.log.directory.write_gaps(self.log.name)
+        except OSError as error:
+            if error.errno not in NO_SPACE_ERRORS:  # without room the next checkpoints, or the next sync, must do
+                raise
         for segment in walked:
             self._sync_files(segment)
         self.epochs.truncate_to(end_offset)

@@ -23,7 +23,7 @@ class ScannedBatch:
 class SegmentScan:
     """Blocking. Iterates over valid batches; afterwards `end_position` and `fault` say where and why it stopped."""
 
-    __slots__ = ("_dense", "_epoch", "_file", "_next_offset", "_size", "end_position", "fault")
+    __slots__ = ("_dense", "_epoch", "_file", "_next_offset", "_size", "end_position", "fault", "has_gaps")
 
     def __init__(
         self,
@@ -46,6 +46,8 @@ class SegmentScan:
         """Everything before it is valid."""
         self.fault: str | None = None
         """None when the file ends exactly behind a batch."""
+        self.has_gaps = False
+        """Between the offsets of what was valid, or before it."""
 
     @property
     def next_offset(self) -> int:
@@ -68,9 +70,11 @@ class SegmentScan:
             if not crc_is_valid(chunk, pos, header):
                 self.fault = "the CRC does not match"
                 return
-            if header.base_offset > self._next_offset and not self._gap_is_plausible(header):
-                self.fault = f"offset {header.base_offset} follows {self._next_offset - 1}"
-                return
+            if header.base_offset > self._next_offset:
+                if not self._gap_is_plausible(header):
+                    self.fault = f"offset {header.base_offset} follows {self._next_offset - 1}"
+                    return
+                self.has_gaps = True
             batch = ScannedBatch(self.end_position, header, chunk, pos)
             self.end_position += header.size_bytes
             self._next_offset = header.next_offset
