@@ -68,6 +68,34 @@ def test_nothing_damaged_is_replayed(place: int) -> None:
     asyncio.run(live())
 
 
+@pytest.mark.parametrize("offsets", [(0, 2), (0, 2, 1), (0, 0)])
+def test_nothing_is_taken_that_leaves_out_an_offset(offsets: tuple[int, ...]) -> None:
+    """No checksum covers base offsets, and what lies between would be missing here for good."""
+
+    async def live() -> None:
+        replica = MetadataReplica(store_on(CrashingDisk()), InlineExecutor())
+        await replica.load()
+        assert isinstance(await replica.replicate(b"".join(map(topic_batch, offsets)), 1), Refusal)
+        assert (replica.log.end_offset, len(replica.pending.topics)) == (0, 0)
+        assert await replica.replicate(topic_batch(0) + topic_batch(1), 1) == []
+
+    asyncio.run(live())
+
+
+@pytest.mark.parametrize("with_crash", [False, True])
+def test_a_gap_does_not_replace_what_the_data_logs_have_written_down(with_crash: bool) -> None:
+    """They share the path; the file of cleaned offsets is theirs."""
+    disk = CrashingDisk()
+    store = store_on(disk)
+    store.load()
+    store.log.append_as_follower(topic_batch(0) + topic_batch(2) + topic_batch(3))
+    if with_crash:
+        store = store_on(disk)
+        store.load()
+    store.log.flush()
+    assert (disk.list_dir("/data"), store.log.end_offset) == (["__cluster_metadata-0"], 4)
+
+
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 1), (1, 2), (3,)])
 def test_the_image_is_the_same_however_batches_arrive(sizes: tuple[int, ...]) -> None:
     """The clock of a leader may go back."""

@@ -121,12 +121,9 @@ class MetadataReplica:
 
     async def replicate(self, records: Any, epoch: int) -> list[tuple[int, VoterSet]] | Refusal:
         """Writes what the leader sent, and replays it into `pending`."""
-        if (refusal := _refuse_damaged(records)) is not None:
-            return refusal
         start = self.log.end_offset
-        first = next((header.base_offset for _, header in iter_headers(records)), -1)
-        if first != start:
-            return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log ends at {start}, the leader sent {first}")
+        if (refusal := _refuse_damaged(records, start)) is not None:
+            return refusal
         delta = MetadataDelta(self.pending)
         timestamp_ms = await replay_in_turns(records, delta)
         result = self.log.append_as_follower(records, epoch)
@@ -224,13 +221,21 @@ class MetadataReplica:
         log.info("metadata snapshot %s written", snapshot.file_name)
 
 
-def _refuse_damaged(records: Any) -> Refusal | None:
-    """Before anything is replayed: what a flipped bit makes of a record is nothing that a leader ever decided."""
+def _refuse_damaged(records: Any, end_offset: int) -> Refusal | None:
+    """Before anything is replayed: what a flipped bit makes of a record is nothing that a leader ever decided. Nor is
+    an offset ever left out: what a gap stood for would be missing here for good."""
+    start = end_offset
     try:
         for position, header in iter_headers(records):
+            if header.base_offset != end_offset:
+                text = f"behind offset {end_offset} the leader sent a batch at {header.base_offset}"
+                return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, text)
+            end_offset = header.next_offset
             if not crc_is_valid(records, position, header):
                 text = f"the batch at offset {header.base_offset} fails its checksum"
                 return Refusal(ErrorCode.CORRUPT_MESSAGE, text)
     except CorruptBatch as error:
         return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
+    if end_offset == start:
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, "the leader sent no whole batch")
     return None

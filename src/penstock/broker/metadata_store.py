@@ -97,6 +97,9 @@ class _MetadataDirectory(LogDirectory):
     def write_log_start_offsets(self) -> None:
         pass
 
+    def write_gaps(self, name: str) -> None:
+        pass
+
 
 class MetadataLogView:
     """The metadata log as the quorum sees it."""
