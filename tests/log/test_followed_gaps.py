@@ -15,9 +15,10 @@ from penstock.log.config import LogConfig
 from penstock.log.partition_log import PartitionLog
 from penstock.log.store import LogStore
 from penstock.model.ports import Disk
+from penstock.records.batch import HEADER_BYTES
 from penstock.sim.disk import CrashingDisk, PowerLoss
 from tests.log.compacting import COMPACT, batches, close_segment, compact, put
-from tests.log.logs import append, new_log, open_log, open_store
+from tests.log.logs import append, batch, new_log, open_log, open_store
 
 NOT_ANY_MORE = replace(COMPACT, cleanup_policy=frozenset({"delete"}))
 ROLLING = replace(NOT_ANY_MORE, segment_bytes=100)
@@ -106,6 +107,44 @@ def test_power_lost_at_any_operation_takes_nothing_that_counted() -> None:
         assert not again.lost_records
         outcomes.add((counted, again.end_offset))
     assert {counted for counted, _ in outcomes} == {0, 12}, "some crashes came before the sync, and some after"
+
+
+TORN = bytes(batch("torn", base_offset=12))
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [bytes(30), bytes(len(TORN)), bytes(5000), bytes(8) + TORN[8:-1], TORN[:40] + bytes(40), TORN[:-1]],
+    ids=["a little", "size only", "pages", "no offset", "half a header", "no end"],
+)
+@pytest.mark.parametrize("with_checkpoints", [False, True])
+def test_what_is_torn_behind_a_gap_says_nothing_of_it(torn: bytes, with_checkpoints: bool) -> None:
+    """The power was lost while the next batch was written; all before it was synced, and counted."""
+    disk = CrashingDisk()
+    store, follower = open_follower(disk)
+    fetch(follower, compacted_leader())
+    follower.flush()
+    if with_checkpoints:
+        store.write_checkpoints()
+    file = disk.open(follower.segments[-1].path + ".log")
+    file.write_at(file.size(), (torn,))
+    check(disk, [7, 11])
+
+
+@pytest.mark.parametrize("torn", [b"", bytes(30), bytes(100)])
+def test_an_offset_that_rotted_before_a_whole_batch_is_damage_all_the_same(torn: bytes) -> None:
+    disk = CrashingDisk()
+    store, follower = open_follower(disk)
+    fetch(follower, compacted_leader())
+    append(follower, "later")
+    follower.flush()
+    store.write_checkpoints()
+    path = follower.segments[-1].path + ".log"
+    file = disk.open(path)
+    file.write_at(file.size(), (torn,))
+    disk.flip_bit(path, HEADER_BYTES + 6, 1)  # the first batch is empty
+    _, again = open_follower(disk)
+    assert (offsets(again), again.lost_records) == ([7], True)
 
 
 @pytest.mark.parametrize("with_checkpoints", [False, True])

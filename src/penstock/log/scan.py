@@ -99,9 +99,18 @@ class SegmentScan:
         return header if self.fault is None else None
 
     def _gap_is_plausible(self, header: BatchHeader) -> bool:
-        """The base offset is not under the CRC: a flipped bit shows only in what follows."""
-        following = self._file.read_at(self.end_position + header.size_bytes, HEADER_BYTES)
+        """The base offset is not under the CRC: a flipped bit shows only in what follows, if that is whole. What is
+        torn there would be behind any batch, and this one may have been synced."""
+        position = self.end_position + header.size_bytes
+        following = self._file.read_at(position, HEADER_BYTES)
         if len(following) < HEADER_BYTES:
             return not self._dense
-        base_offset: int = HEADER.unpack(following)[0]
-        return base_offset >= header.next_offset
+        after = BatchHeader._make(HEADER.unpack(following))
+        if after.base_offset >= header.next_offset:
+            return True
+        return not self._dense and not self._is_whole(position, after)
+
+    def _is_whole(self, position: int, header: BatchHeader) -> bool:
+        if header.magic != MAGIC or not HEADER_BYTES <= header.size_bytes <= self._size - position:
+            return False
+        return crc_is_valid(self._file.read_at(position, header.size_bytes), 0, header)
