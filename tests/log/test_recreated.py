@@ -190,6 +190,19 @@ def test_nor_if_the_process_ended_before_that_was_written_down(seed: int) -> Non
     check_not_blamed(disk)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_nor_if_it_came_back_while_its_old_files_were_removed(seed: int) -> None:
+    """And nobody had looked at it yet when the power was lost."""
+    disk = CrashingDisk(seed)
+    store = open_store(disk)
+    delete_unnoted(store, write_replica(store))
+    open_log(store)
+    store.directories[0].remove_doomed()
+    disk.sync_dir("/data")
+    disk.crash()
+    check_not_blamed(disk)
+
+
 def test_wherever_the_power_goes_while_a_replica_is_removed_it_is_there_or_gone() -> None:
     ends = set()
     for operation in range(1, 60):

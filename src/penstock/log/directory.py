@@ -238,9 +238,15 @@ class LogDirectory:
                 _LOGGER.warning("%s could not be removed: %s; it is tried again at the next start", path, error)
 
     def _checkpoints_speak_of_removed(self) -> bool:
+        """Also of one that is back, and that nobody has looked at: what they say of it was its predecessor's."""
         with self._checkpoint_lock:
             names = self._offsets_on_disk[RECOVERY_POINT_FILE].keys() | self._topic_ids_on_disk.keys()
-        return any(name not in self.logs and name not in self.recovery_points for name in names)
+        for name in names:
+            if name not in self.recovery_points:
+                log = self.logs.get(name)
+                if log is None or not log.has_recovery_point:
+                    return True
+        return False
 
     def path_aside(self, name: str, topic_id: bytes | None, suffix: str) -> str:
         """Where a partition's directory that is out of use goes: a path that nothing has, and that nothing had since
