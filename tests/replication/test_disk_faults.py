@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from penstock.broker.compaction import Compaction
-from penstock.broker.replica_repair import DAMAGED
+from penstock.broker.replica_repair import DAMAGED, first_damage
 from penstock.broker.scrub import Scrub
+from penstock.log.config import LogConfig
+from penstock.log.segment import OpenFiles, Segment
 from penstock.model.errors import ErrorCode, Refusal
+from penstock.model.ports import DiskFile
 from penstock.records.batch import iter_headers
 from penstock.sim.disk import CrashingDisk
 from tests.log.compacting import records, table
-from tests.log.logs import values
+from tests.log.logs import append, new_log, values
 from tests.replication.brokers import running
 from tests.replication.test_brokers import all_alike, run
 
@@ -271,6 +274,26 @@ def test_scrubbing_finds_rot_in_every_part_of_a_batch(byte: int) -> None:
             assert values(cluster.replica(2).log) == before
 
     run(story)
+
+
+def test_records_that_expire_while_they_are_looked_at_are_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    partition_log = new_log(LogConfig(segment_bytes=200, file_delete_delay_ms=0))
+    for _ in range(8):
+        append(partition_log)
+    partition_log.flush()
+    for segment in partition_log.segments:
+        partition_log.directory.files.release(segment)
+    open_file = OpenFiles.open
+
+    def expire_before(files: OpenFiles, segment: Segment) -> DiskFile:
+        monkeypatch.setattr(OpenFiles, "open", open_file)
+        partition_log.delete_records_before(6)
+        return files.open(segment)
+
+    monkeypatch.setattr(OpenFiles, "open", expire_before)
+    assert first_damage(partition_log, 1) is None
+    assert partition_log.local_log_start_offset == 6
+    assert first_damage(partition_log, 6) is None
 
 
 def test_a_replica_that_cannot_be_opened_is_fetched_anew() -> None:

@@ -278,8 +278,11 @@ def first_damage(partition_log: PartitionLog, offset: int) -> int | None:
     """Blocking. The first batch from `offset` on that fails its checksum, within what one fetch may have taken."""
     data = partition_log.read_bytes(offset, _VERIFY_BYTES)
     if isinstance(data, ErrorCode):
-        is_here = partition_log.offline is None and partition_log.directory.failure is None
-        return offset if data is ErrorCode.KAFKA_STORAGE_ERROR and is_here and not partition_log.is_deleted else None
+        if data is not ErrorCode.KAFKA_STORAGE_ERROR or partition_log.directory.failure is not None:
+            return None
+        # Retention may have taken the file away under the reader; the log starts behind it by then.
+        is_gone = partition_log.is_deleted or offset < partition_log.log_start_offset
+        return offset if partition_log.offline is None and not is_gone else None
     try:
         for _ in iter_undamaged(data, offset, partition_log.end_offset):
             pass
