@@ -100,6 +100,27 @@ def test_a_log_cut_down_to_its_start_counts_it_when_it_is_durable() -> None:
         assert (again.log_start_offset, again.end_offset, again.lost_records) == (2, 2, False)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_log_that_ended_below_its_start_has_lost_nothing_when_its_old_files_come_back(seed: int) -> None:
+    """Records were deleted up to where nothing was synced yet; then the power is lost twice."""
+    disk = CrashingDisk(seed)
+    store = open_store(disk)
+    log = open_log(store)
+    for number in range(10):
+        append(log)
+        if number == 4:
+            log.flush()
+    assert log.delete_records_before(10) is None
+    for _ in range(2):
+        store.write_checkpoints()
+        disk.crash()
+        store = open_store(disk)
+        log = open_log(store)
+        log.load()
+        assert (log.log_start_offset, log.end_offset, log.lost_records) == (10, 10, False)
+        append(log)
+
+
 def test_group_commit_makes_an_empty_log_count() -> None:
     async def live() -> PartitionLog:
         store = open_store(disk)

@@ -328,7 +328,7 @@ class _Recovery:
         end_offset = self._walk(first, producers)
         self._remove_snapshots(self.segments[first].base_offset, end_offset)
         self._make_durable(self.segments[first:], end_offset)
-        if end_offset < self.recovery_point:
+        if max(end_offset, self.start_offset) < self.recovery_point:  # what lies below the start went by right
             _note_loss(self.log, end_offset, self.recovery_point)
         loaded = LoadedLog(tuple(self.segments), self.start_offset, end_offset, self.epochs, producers)
         loaded.epochs_are_durable = self.epochs_are_durable
