@@ -109,6 +109,33 @@ def test_power_lost_at_any_operation_takes_nothing_that_counted() -> None:
     assert {counted for counted, _ in outcomes} == {0, 12}, "some crashes came before the sync, and some after"
 
 
+@pytest.mark.parametrize("config", [NOT_ANY_MORE, ROLLING], ids=["one segment", "rolling"])
+@pytest.mark.parametrize("offset", [9, 10, 11])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_log_that_is_cut_within_a_gap_ends_where_its_last_batch_does(
+    config: LogConfig, offset: int, goes_on: bool
+) -> None:
+    """So it is found after a restart. A replica that never had what was compacted was elected, uncleanly."""
+    other = new_log()
+    for number in range(12):
+        append(other, f"v{number}")
+    for seed in range(4):
+        disk = CrashingDisk(seed)
+        store, follower = open_follower(disk, config)
+        fetch(follower, compacted_leader())
+        follower.flush()
+        assert follower.truncate_to(offset) is None
+        if goes_on:
+            follower.roll()
+            fetch(follower, other)
+        follower.flush()
+        store.write_checkpoints()
+        end_offset, expected = follower.end_offset, offsets(follower)
+        disk.crash()
+        _, again = open_follower(disk, config)
+        assert (offsets(again), again.end_offset, again.lost_records) == (expected, end_offset, False)
+
+
 TORN = bytes(batch("torn", base_offset=12))
 
 

@@ -103,6 +103,18 @@ def locate(segment: Segment, offset: int, files: OpenFiles, cache: IndexCache) -
     return place.position
 
 
+def end_offset_before(segment: Segment, position: int, files: OpenFiles, cache: IndexCache) -> int:
+    """Where the batch in front of `position` ends; where the segment begins when there is none."""
+    file = files.open(segment)
+    end_offset = segment.base_offset
+    at = segment.floor_by_position(position - 1, cache) if position else 0
+    while at < position:
+        base_offset, size, last_offset_delta = _prefix(segment, file.read_at(at, _PREFIX_BYTES), 0, at)
+        end_offset = base_offset + last_offset_delta + 1
+        at += size
+    return end_offset
+
+
 def plan_span(
     segment: Segment,
     offset: int,

@@ -14,7 +14,7 @@ from penstock.log.aborted import cut_aborted
 from penstock.log.deletion import SEGMENT_SUFFIXES
 from penstock.log.errors import NoRoom
 from penstock.log.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
-from penstock.log.reading import locate, segment_holding
+from penstock.log.reading import end_offset_before, locate, segment_holding
 from penstock.log.rebuild import rebuild_producers
 from penstock.log.scan import SegmentScan
 from penstock.log.segment import Segment
@@ -184,7 +184,10 @@ def _truncate_segment(log: "PartitionLog", segment: Segment, position: int, end_
 
 
 def _end_offset_before(log: "PartitionLog", segment: Segment, position: int, offset: int) -> int:
-    """Where the log ends when everything from `position` on goes: the base of the batch that went, or `offset`."""
+    """Where the log ends when everything from `position` on goes: the base of the batch that went, or `offset`. Where
+    compaction left a gap in front of that, its last batch ends sooner, and a restart would find the end there."""
+    if log.name in log.directory.cleaned_offsets:
+        return end_offset_before(segment, position, log.directory.files, log.directory.cache)
     if position >= segment.size_bytes:
         return offset
     base_offset = int.from_bytes(log.directory.files.open(segment).read_at(position, 8), "big")
