@@ -22,6 +22,7 @@ from penstock.client.errors import (
 from penstock.client.producer import Producer
 from penstock.client.producer.accumulator import Accumulator
 from penstock.client.producer.sender import Sender
+from penstock.client.types import Headers
 from penstock.model.errors import ErrorCode
 from tests.client.fake_broker import TOPIC, FakeBroker, FakeCluster, Refusals
 from tests.client.virtual_time import run_virtual
@@ -507,6 +508,33 @@ def test_a_full_buffer_makes_send_wait_and_then_give_up() -> None:
         assert len(broker.partitions[0].values) == 4
 
     with_producer(body, buffer_bytes=3500, max_block_ms=7_000)
+
+
+@pytest.mark.parametrize(
+    ("value", "headers"),
+    [("ä" * 100, None), ("a" * 100, [("name", bytes(100))])],
+    ids=["text beyond ASCII", "headers"],
+)
+def test_room_is_asked_for_all_of_a_record(value: str, headers: Headers | None) -> None:
+    """Whoever asks for less finds room in a buffer that has too little, again and again, and no batch gets out."""
+
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        asked = 0
+        topic = cluster.topic
+
+        async def count(name: str, timeout_ms: float) -> Any:
+            nonlocal asked
+            asked += 1
+            assert asked < 10, "it goes round and round"
+            return await topic(name, timeout_ms)
+
+        cluster.topic = count  # type: ignore[method-assign]
+        await producer.send(TOPIC, bytes(700))
+        await producer.send(TOPIC, value, headers=headers)
+        await producer.flush()
+        assert broker.partitions[0].values == [bytes(700), value.encode()]
+
+    with_producer(body, buffer_bytes=960)
 
 
 def test_waiting_senders_are_let_in_as_they_came() -> None:

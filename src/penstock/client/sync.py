@@ -432,7 +432,7 @@ class Producer(_Twin[AsyncProducer]):
                     try:
                         admitted = False
                         while self._client.try_send(*arguments, delivery, admitted=admitted) is None:
-                            admitted = await self._client.make_ready(*arguments[:3])
+                            admitted = await self._client.make_ready(*arguments[:4])
                     except Exception as error:  # the edge between two threads: whatever it is, the sender must see it
                         delivery.set_exception(error)
                 if len(self._queue) <= _MAX_QUEUED // 2:

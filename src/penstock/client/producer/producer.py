@@ -155,7 +155,7 @@ class Producer:
         future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         filled = self.try_send(topic, value, key, headers, partition, timestamp_ms, future)
         while filled is None:
-            admitted = await self.make_ready(topic, value, key)
+            admitted = await self.make_ready(topic, value, key, headers)
             filled = self.try_send(topic, value, key, headers, partition, timestamp_ms, future, admitted=admitted)
         if filled:
             await asyncio.sleep(0)  # a tight loop of sends must let the batches out
@@ -185,7 +185,7 @@ class Producer:
             return None
         raw_value = value.encode() if isinstance(value, str) else value
         raw_key = key.encode() if isinstance(key, str) else key
-        size = _size_bytes(raw_value, raw_key, headers)
+        size = _size_bytes(raw_value, raw_key, headers)  # as `make_ready` has it, or the two would never agree
         if not admitted and not accumulator.has_room(size):
             self._check_size(size)
             return None
@@ -209,12 +209,16 @@ class Producer:
             self._sender.wake()  # type: ignore[union-attr]
         return filled
 
-    async def make_ready(self, topic: str, value: bytes | str | None, key: bytes | str | None) -> bool:
+    async def make_ready(
+        self, topic: str, value: bytes | str | None, key: bytes | str | None, headers: Headers | None
+    ) -> bool:
         """Waits for what `try_send` lacked: the topic, or room (then the answer is True, and good until the next
         await)."""
         cluster, accumulator = self._running()
         await cluster.topic(topic, self.options.max_block_ms)
-        size = _size_bytes(value, key, None)
+        raw_value = value.encode() if isinstance(value, str) else value
+        raw_key = key.encode() if isinstance(key, str) else key
+        size = _size_bytes(raw_value, raw_key, headers)
         if accumulator.has_room(size):
             return False
         await accumulator.wait_for_room(size)
@@ -278,8 +282,8 @@ class Producer:
         return 0 if self._accumulator is None else self._accumulator.buffered_bytes
 
 
-def _size_bytes(value: bytes | str | None, key: bytes | str | None, headers: Headers | None) -> int:
-    """Never less than the record will need, but for text beyond ASCII."""
+def _size_bytes(value: bytes | None, key: bytes | None, headers: Headers | None) -> int:
+    """Never less than the record will need."""
     size = RECORD_OVERHEAD_BYTES
     if value is not None:
         size += len(value)
