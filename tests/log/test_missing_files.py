@@ -5,10 +5,21 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.log.checkpoints import RECOVERY_POINT_FILE, TOPIC_ID_FILE, read_offsets, read_topic_ids
+from penstock.broker.scrub import check_piece
+from penstock.log.checkpoints import (
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    TOPIC_ID_FILE,
+    encode_offsets,
+    read_offsets,
+    read_topic_ids,
+    write_atomically,
+)
 from penstock.log.config import LogConfig
+from penstock.log.errors import CorruptSegment
 from penstock.log.partition_log import PartitionLog
 from penstock.log.store import LogStore
+from penstock.model.errors import ErrorCode
 from penstock.sim.disk import CrashingDisk, PowerLoss
 from tests.log.logs import TOPIC_ID, append, delete_unnoted, open_log, open_store, values
 
@@ -79,6 +90,49 @@ def test_synced_records_that_are_gone_with_their_files_are_noticed(
     assert log.end_offset < 10
     assert log.high_watermark <= log.end_offset
     assert f"/data/t-0 ends at offset {log.end_offset}, but was synced up to 10" in caplog.text
+
+
+def test_a_segment_that_is_gone_from_between_others_is_damage() -> None:
+    disk = CrashingDisk()
+    write(disk)
+    disk.remove(f"{_PATH}/{3:020d}.log")
+    log = open_store(disk).open("t", 0, TOPIC_ID, _CONFIG)
+    with pytest.raises(CorruptSegment, match="it ends at offset 3, but the next segment starts at 6"):
+        log.load()
+
+
+def test_nobody_reads_past_a_segment_that_is_gone_as_if_there_had_been_none() -> None:
+    """A clean start does not look at closed segments; whoever asks for what is gone is told that it is."""
+    disk = CrashingDisk()
+    write(disk).close()
+    disk.remove(f"{_PATH}/{3:020d}.log")
+    log = load(disk)
+    assert [len(log.read_bytes(offset, 1000)) > 0 for offset in (0, 6)] == [True, True]
+    for offset in (3, 5):
+        assert log.read_bytes(offset, 1000) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert check_piece(log, 3, 9) == (3, 3, 0), "so that a replica is mended"
+    assert log.read_bytes(3, 1000, end_offset=5) == b"", "nobody may read so far yet"
+
+
+def test_who_is_cut_where_a_segment_is_gone_ends_in_front_of_it() -> None:
+    disk = CrashingDisk()
+    write(disk).close()
+    disk.remove(f"{_PATH}/{3:020d}.log")
+    log = load(disk)
+    log.truncate_to(4)  # where a follower asked for more
+    assert (log.end_offset, values(log)) == (3, [b"value 0", b"value 1", b"value 2"])
+
+
+def test_what_is_gone_below_the_start_is_missed_by_nobody() -> None:
+    """A crash may bring back some of what retention had removed."""
+    disk = CrashingDisk()
+    write(disk)
+    write_atomically(disk, f"/data/{LOG_START_OFFSET_FILE}", encode_offsets([("t-0", 6)]))
+    for name in (f"{3:020d}.log", f"{6:020d}.snapshot"):
+        disk.remove(f"{_PATH}/{name}")
+    log = load(disk)
+    assert len(log.segments) == 3
+    assert values(log) == [b"value 6", b"value 7", b"value 8", b"value 9"]
 
 
 @EVERYTHING

@@ -317,6 +317,37 @@ def test_a_replica_that_cannot_be_opened_is_fetched_anew() -> None:
     run(story)
 
 
+def test_a_segment_that_is_gone_is_fetched_anew_before_anybody_takes_the_gap_over() -> None:
+    """The leader starts again with it, and a new replica asks for what was in it."""
+
+    async def story() -> None:
+        async with running() as cluster:
+            cluster.create(min_insync_replicas="2", segment_bytes="100")
+            for number in range(6):
+                await cluster.produce(f"value {number}")
+            await all_alike(cluster, 1, 2, 3)
+            await cluster.stop(3)
+            cluster.fence(3)
+            cluster.disks[3].remove_tree("/data/a-0")
+            former = cluster.brokers[1]
+            await cluster.stop(1)
+            former.logs.close()
+            cluster.disks[1].remove("/data/a-0/00000000000000000002.log")
+            await cluster.start(1)
+            await cluster.until_in_sync(1, 2)
+            cluster.fence(2)
+            cluster.beat(2)
+            assert cluster.partition().leader == 1
+            await cluster.until_in_sync(1, 2)
+            await cluster.start(3, clean=False)
+            await cluster.until(lambda: cluster.brokers[1].replicas.repairs.repaired == 1)
+            await cluster.until_in_sync(1, 2, 3)
+            for number in (1, 2, 3):
+                assert values(cluster.replica(number).log) == [b"value %d" % n for n in range(6)]
+
+    run(story)
+
+
 def test_synced_records_that_are_gone_after_a_crash_are_not_counted() -> None:
     async def story() -> None:
         async with running(2) as cluster:

@@ -269,28 +269,25 @@ class PartitionLog:
         segments = self.segments
         at = len(segments) - 1
         if offset < segments[at].base_offset:
-            at = segment_holding(segments, offset)
-        for index in range(at, len(segments)):
-            segment = segments[index]
-            position = locate(segment, offset, directory.files, directory.cache)
-            if end_offset >= (segments[index + 1].base_offset if index + 1 < len(segments) else self.end_offset):
-                end_position = segment.size_bytes
-            else:
-                end_position = locate(segment, end_offset, directory.files, directory.cache)
-            if position < end_position:
-                return plan_span(
-                    segment,
-                    offset,
-                    position,
-                    end_position,
-                    max_bytes,
-                    min_one_batch,
-                    directory.files,
-                    directory.cache,
-                )
-            if index + 1 < len(segments) and segments[index + 1].base_offset >= end_offset:
-                break
-        return empty_span(offset)
+            at = max(0, segment_holding(segments, offset))  # in the pool retention may come first
+        segment = segments[at]
+        position = locate(segment, offset, directory.files, directory.cache)
+        if at + 1 < len(segments):
+            next_base = segments[at + 1].base_offset
+            if position == segment.size_bytes and next_base < end_offset:  # compaction, too, keeps the last offset
+                reason = f"it ends in front of offset {offset}, but the next segment starts at {next_base}"
+                raise CorruptSegment(segment.path + ".log", position, reason)
+        else:
+            next_base = self.end_offset
+        if end_offset >= next_base:
+            end_position = segment.size_bytes
+        else:
+            end_position = locate(segment, end_offset, directory.files, directory.cache)
+        if position >= end_position:
+            return empty_span(offset)
+        return plan_span(
+            segment, offset, position, end_position, max_bytes, min_one_batch, directory.files, directory.cache
+        )
 
     def read_bytes(self, offset: int, max_bytes: int, end_offset: int | None = None) -> bytes | ErrorCode:
         """Blocking. Whole batches from `offset` on; empty at the end of the log."""

@@ -346,7 +346,8 @@ class _Recovery:
         return at
 
     def _check_closed(self, index: int) -> None:
-        """A synced segment must still end with a whole batch, just before its successor."""
+        """A synced segment must still end with a whole batch, just before its successor: a compacted one, too, keeps
+        its last offset. Below the start a crash may have brought back some of what retention had removed."""
         segment = self.segments[index]
         next_base = self.segments[index + 1].base_offset
         cache = self.log.directory.cache
@@ -361,8 +362,8 @@ class _Recovery:
             scan = self._rebuild_indexes(segment)
         if scan.fault is not None:
             raise CorruptSegment(segment.path + ".log", scan.end_position, scan.fault)
-        if scan.next_offset > next_base:
-            reason = f"it reaches offset {scan.next_offset}, but the next segment starts at {next_base}"
+        if scan.next_offset > next_base or scan.next_offset < next_base > self.start_offset:
+            reason = f"it ends at offset {scan.next_offset}, but the next segment starts at {next_base}"
             raise CorruptSegment(segment.path + ".log", scan.end_position, reason)
 
     def _rebuild_indexes(self, segment: Segment) -> SegmentScan:

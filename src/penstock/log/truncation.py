@@ -185,11 +185,10 @@ def _truncate_segment(log: "PartitionLog", segment: Segment, position: int, end_
 
 def _end_offset_before(log: "PartitionLog", segment: Segment, position: int, offset: int) -> int:
     """Where the log ends when everything from `position` on goes: the base of the batch that went, or `offset`. Where
-    compaction left a gap in front of that, its last batch ends sooner, and a restart would find the end there."""
-    if log.name in log.directory.cleaned_offsets:
+    compaction left a gap in front of that, or a segment is gone, its last batch ends sooner: a restart would find the
+    end there."""
+    if position >= segment.size_bytes or log.name in log.directory.cleaned_offsets:
         return end_offset_before(segment, position, log.directory.files, log.directory.cache)
-    if position >= segment.size_bytes:
-        return offset
     base_offset = int.from_bytes(log.directory.files.open(segment).read_at(position, 8), "big")
     return min(base_offset, offset)
 
