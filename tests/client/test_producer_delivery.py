@@ -537,6 +537,18 @@ def test_room_is_asked_for_all_of_a_record(value: str, headers: Headers | None) 
     with_producer(body, buffer_bytes=960)
 
 
+def test_a_full_buffer_does_not_wait_for_linger() -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        begun = asyncio.get_running_loop().time()
+        for partition in (0, 1, 2):
+            await producer.send(TOPIC, bytes(400), partition=partition)
+        assert asyncio.get_running_loop().time() - begun < 1
+        await producer.flush()
+        assert [len(log.values) for log in broker.partitions] == [1, 1, 1]
+
+    with_producer(body, broker=FakeBroker(3), linger_ms=60_000, buffer_bytes=1100)
+
+
 def test_waiting_senders_are_let_in_as_they_came() -> None:
     async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
         values = [b"%d" % number + bytes(200) for number in range(30)]

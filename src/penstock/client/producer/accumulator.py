@@ -84,6 +84,11 @@ class Accumulator:
             not self._waiting and self.buffered_bytes + self._granted_bytes + size_bytes <= self._options.buffer_bytes
         )
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Somebody waits for room: no batch may wait to become larger."""
+        return bool(self._waiting)
+
     async def wait_for_room(self, size_bytes: int) -> None:
         """Returns when there is room; the caller must append before anything else runs."""
         if self.closed:

@@ -214,20 +214,22 @@ class Producer:
     ) -> bool:
         """Waits for what `try_send` lacked: the topic, or room (then the answer is True, and good until the next
         await)."""
-        cluster, accumulator = self._running()
+        cluster, accumulator, sender = self._running()
         await cluster.topic(topic, self.options.max_block_ms)
         raw_value = value.encode() if isinstance(value, str) else value
         raw_key = key.encode() if isinstance(key, str) else key
         size = _size_bytes(raw_value, raw_key, headers)
         if accumulator.has_room(size):
             return False
+        sender.wake()  # it looks when this one waits already, and then no batch lingers
         await accumulator.wait_for_room(size)
         return True
 
-    def _running(self) -> tuple[Cluster, Accumulator]:
-        if self._cluster is None or self._accumulator is None or self._accumulator.closed:
+    def _running(self) -> tuple[Cluster, Accumulator, Sender]:
+        cluster, accumulator, sender = self._cluster, self._accumulator, self._sender
+        if cluster is None or accumulator is None or sender is None or accumulator.closed:
             raise Closed("the producer is not started")
-        return self._cluster, self._accumulator
+        return cluster, accumulator, sender
 
     def _check_size(self, size: int) -> None:
         limit = min(self.options.max_request_bytes, self.options.buffer_bytes)

@@ -124,7 +124,7 @@ class Sender:
 
     def _collect(self, now: float) -> tuple[dict[int, list[PartitionQueue]], float]:
         """Partitions with a batch that is due, by leader, as many as fit one request each; and when more are due."""
-        linger_s = 0.0 if self.flushing else self._linger_s
+        linger_s = 0.0 if self.flushing or self._accumulator.is_exhausted else self._linger_s
         by_node: dict[int, list[PartitionQueue]] = {}
         due_next = NEVER
         room: dict[int, int] = {}
