@@ -345,6 +345,36 @@ def test_the_first_who_is_heard_after_a_stall_does_not_get_the_others_judged(mon
     run(test)
 
 
+def test_one_stall_holds_up_the_silent_once_however_many_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_driver, "_TIMEOUTS_PER_WAKE", 1)
+
+    async def test() -> None:
+        world = GroupWorld()
+        for number in range(40):
+            await join_and_sync(world, f"g{number}", session_ms=20_000)
+        stalls = 0
+        wake_at = world.service._wake_at
+
+        def count(deadline_ms: int) -> None:
+            nonlocal stalls
+            stalls += deadline_ms > world.clock.monotonic() * 1000 and world.service._stalled
+            wake_at(deadline_ms)
+
+        monkeypatch.setattr(world.service, "_wake_at", count)
+        world.clock.jumped_ms = 60_000
+        world.service._wake()
+
+        async def all_empty() -> bool:
+            _, groups = await world.service.list_groups(["Empty"], [])
+            return len(groups) == 40
+
+        await eventually_async(all_empty)
+        assert stalls < 10, "one, and those of the machine"
+        world.service.stop()
+
+    run(test)
+
+
 def test_a_slow_log_is_not_waited_for_for_ever() -> None:
     async def test() -> None:
         world = GroupWorld(offsets_commit_timeout_ms=30)

@@ -92,6 +92,7 @@ class GroupService:
         self._leadership = GroupLeadership(self._run, node_id, self._schedule)
         self._topic: TopicImage | None = None
         self._wake_ms: int | None = None
+        self._rings_ms = 0  # no sooner than it was set: what is overdue already does not make it late
         self._timer: asyncio.TimerHandle | None = None
         self._stalled = False
         self._deleting = asyncio.Lock()  # one step of all deletions at a time, and then a turn for others
@@ -327,15 +328,17 @@ class GroupService:
     def _wake_at(self, deadline_ms: int) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        now_s = self._run.clock.monotonic()
         self._wake_ms = deadline_ms
+        self._rings_ms = max(deadline_ms, int(now_s * 1000))
         # Half a millisecond late rather than too early by a rounding, which would ring twice.
-        delay = max((deadline_ms + 0.5) / 1000 - self._run.clock.monotonic(), 0.0)
+        delay = max((deadline_ms + 0.5) / 1000 - now_s, 0.0)
         self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
 
     def _wake(self) -> None:
         now = self._run.now()
-        due_ms, self._timer, self._wake_ms = self._wake_ms, None, None
-        if due_ms is not None and now.steady_ms - due_ms > _STALL_MS and not self._stalled:
+        was_set, self._timer, self._wake_ms = self._wake_ms is not None, None, None
+        if was_set and now.steady_ms - self._rings_ms > _STALL_MS and not self._stalled:
             # The process stood still. Heartbeats may lie unread in the sockets: hear them before judging anybody.
             self._stalled = True
             self._wake_at(now.steady_ms + _STALL_MS)
