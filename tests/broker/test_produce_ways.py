@@ -1,5 +1,6 @@
 """Produce has a short way for the usual request and a general one: both answer alike and leave the same log."""
 
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -12,8 +13,16 @@ from penstock.testing import Broker
 from penstock.wire.generated.fetch import FetchRequest
 from penstock.wire.generated.find_coordinator import FindCoordinatorRequest
 from penstock.wire.generated.init_producer_id import InitProducerIdRequest
+from penstock.wire.generated.list_offsets import ListOffsetsRequest
 from penstock.wire.generated.produce import ProduceRequest
-from tests.conformance.raw import ConnectionClosed, RawConnection, batch_of, produce_request, topic_id_of
+from tests.conformance.raw import (
+    ConnectionClosed,
+    RawConnection,
+    batch_of,
+    encode_frame,
+    produce_request,
+    topic_id_of,
+)
 from tests.waiting import eventually
 
 VERSIONS = range(3, 14)
@@ -229,3 +238,36 @@ def test_nobody_but_coordinators_writes_what_they_keep(broker: Broker, way: str)
             for row in connection.call(request, 9).responses[0].partition_responses:
                 assert row.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
                 assert "coordinators" in row.error_message
+
+
+def _records_in(connection: RawConnection, topic: str) -> int:
+    latest = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
+    request = ListOffsetsRequest(topics=[ListOffsetsRequest.ListOffsetsTopic(topic, [latest])])
+    [found] = connection.call(request, 7).topics[0].partitions
+    offset: int = found.offset
+    return offset
+
+
+def test_who_wants_no_answer_may_leave_before_it_is_handled(broker: Broker) -> None:
+    """Nobody has touched the partition: it is opened for the first of them, and the others wait behind that."""
+    topic = broker.create_topic("left-at-once")
+    with RawConnection(broker.bootstrap) as connection:
+        for number in range(5):
+            connection.send(produce_request(topic, batch_of(b"%d" % number), acks=0), 9)
+    with RawConnection(broker.bootstrap) as connection:
+        eventually(lambda: _records_in(connection, topic) == 5)
+
+
+def test_what_waits_behind_a_batch_that_is_refused_goes_with_its_connection(broker: Broker) -> None:
+    topic = broker.create_topic("turned-away")
+    refused = bytearray(batch_of(b"damaged"))
+    refused[-1] ^= 1
+    frames = [
+        encode_frame(produce_request(topic, records, acks=0), 9) for records in (bytes(refused), batch_of(b"next"))
+    ]
+    with RawConnection(broker.bootstrap) as connection:
+        connection.send_bytes(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
+        assert connection.is_closed_by_broker()
+    with RawConnection(broker.bootstrap) as connection:
+        connection.call(produce_request(topic, batch_of(b"later"), acks=1), 9)
+        assert _records_in(connection, topic) == 1

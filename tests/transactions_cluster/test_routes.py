@@ -270,7 +270,7 @@ def test_a_question_is_gone_when_nobody_waits_for_its_answer() -> None:
         request = produce_request(TOPIC, bytes(batch.build()))
         request.transactional_id = "p"
         request.encode(11, frame)
-        await _run_hot(node.produce, closed, closed, RequestContext(0, 11), memoryview(frame), 0)
+        await _run_hot(node.produce, closed, closed, RequestContext(0, 11), memoryview(frame), 0, False)
         assert requests(world, AddPartitionsToTxnRequest), "the coordinator was asked"
         assert questions(node.partitions.led[T0]) == 0
 

@@ -2,7 +2,8 @@
 
 Produce and Fetch are handled here and now, on the frame as it lies in the receive buffer. Every other API is decoded
 and runs as a coroutine, one at a time per connection, in the order of arrival; so does a Produce or Fetch that
-arrives behind one of those, from a copy of its frame. Answers leave in request order in any case (see `net`).
+arrives behind one of those, from a copy of its frame. Answers leave in request order in any case (see `net`). When a
+client leaves, what it sent and does not wait for (Produce with acks=0) is carried out all the same.
 """
 
 import asyncio
@@ -12,8 +13,8 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.broker.context import RequestContext
 from penstock.broker.controller_channel import NobodyWaits
@@ -56,6 +57,16 @@ class HotHandler(Protocol):
     async def prepare(self, context: RequestContext, frame: memoryview, position: int) -> Any:
         """Whatever has to be waited for. Never returns None."""
 
+    def is_one_way(self, context: RequestContext, frame: memoryview, position: int) -> bool:
+        """Whether its sender waits for no answer, and may leave before it is handled."""
+
+
+class _Job(NamedTuple):
+    """A request that waits for those before it."""
+
+    run: Callable[[], Awaitable[None]]
+    is_one_way: bool
+
 
 @lru_cache(maxsize=256)
 def _unpack_around_correlation_id(rest_bytes: int) -> Callable[[memoryview], tuple[bytes, int, bytes]]:
@@ -86,7 +97,7 @@ class ConnectionState:
         self.served = served
         self.known: KnownHead | None = None
         """Of the last request that was served here and now."""
-        self.queue: deque[Callable[[], Awaitable[None]]] = deque()
+        self.queue: deque[_Job] = deque()
         self.working = False
         self.reached_us = False  # sent something beyond what a client sends to find its brokers
         self.heartbeat_of: tuple[int, int] | None = None  # broker id and epoch, where a broker reports by it
@@ -113,7 +124,9 @@ class Router:
     def connection_closed(self, connection: Connection) -> None:
         state: ConnectionState | None = connection.tag
         if state is not None:
+            left = [job for job in state.queue if job.is_one_way and connection.peer_left]
             state.queue.clear()
+            state.queue.extend(left)
             if state.heartbeat_of is not None:
                 self._broker.heartbeats_ended(*state.heartbeat_of)
         self._broker.connection_closed(connection)
@@ -203,7 +216,7 @@ class Router:
             reply = connection.begin_reply(len(frame))
             # Bytes behind the request are not looked at: some clients send more than their version has.
             request, _ = API_TABLE[api_key].request_class().decode(frame, position, context.api_version)
-            self._enqueue(connection, state, lambda: self._run(connection, reply, context, request))
+            self._enqueue(connection, state, _Job(lambda: self._run(connection, reply, context, request), False))
 
     def _serve_hot(
         self,
@@ -218,7 +231,9 @@ class Router:
         reply = connection.begin_reply(len(frame))
         if state.working or not hot.handle(connection, reply, context, frame, position, None):
             copy = memoryview(bytearray(frame))
-            self._enqueue(connection, state, lambda: _run_hot(hot, connection, reply, context, copy, position))
+            one_way = hot.is_one_way(context, copy, position)
+            run = partial(_run_hot, hot, connection, reply, context, copy, position, one_way)
+            self._enqueue(connection, state, _Job(run, one_way))
 
     def _refuse_version(self, connection: Connection, context: RequestContext) -> None:
         """ApiVersions falls back to version 0, which every client can read; anything else cannot be answered."""
@@ -235,7 +250,7 @@ class Router:
 
     # -- one coroutine at a time per connection -----------------------------------------------------------------
 
-    def _enqueue(self, connection: Connection, state: ConnectionState, job: Callable[[], Awaitable[None]]) -> None:
+    def _enqueue(self, connection: Connection, state: ConnectionState, job: _Job) -> None:
         state.queue.append(job)
         if not state.working:
             state.working = True
@@ -246,7 +261,7 @@ class Router:
     async def _work(self, connection: Connection, state: ConnectionState) -> None:
         try:
             while state.queue:
-                await state.queue.popleft()()
+                await state.queue.popleft().run()
         except WireError as error:
             connection.abort(f"sent a malformed request ({error})")
         except Exception:  # the edge: a bug in a handler costs its connection, not the broker
@@ -288,10 +303,16 @@ class Router:
 
 
 async def _run_hot(
-    hot: HotHandler, connection: Connection, reply: Reply, context: RequestContext, frame: memoryview, position: int
+    hot: HotHandler,
+    connection: Connection,
+    reply: Reply,
+    context: RequestContext,
+    frame: memoryview,
+    position: int,
+    is_one_way: bool,
 ) -> None:
     prepared = await hot.prepare(context, frame, position)
-    if not connection.closed:
+    if not connection.closed or (is_one_way and connection.peer_left):
         hot.handle(connection, reply, context, frame, position, prepared)
 
 

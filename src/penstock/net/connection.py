@@ -119,6 +119,8 @@ class Connection(asyncio.BufferedProtocol):
         self.local_address: tuple[str, int] = ("", 0)
         self.tag: Any = None
         self.closed = False
+        self.peer_left = False
+        """It is closed, and not by us."""
         self._ended = False  # closed or about to be: no frame is handled any more
         self.number = shared.next_connection_number()  # in order of acceptance, from 1
         self.reads = 0  # grows with every arrival; the sweep reads it instead of a clock per read
@@ -167,6 +169,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self.closed:
             return
+        self.peer_left = not self._ended
         self.closed = self._ended = True
         if self._outbox is not None:
             self._outbox.close()
@@ -365,7 +368,8 @@ class Connection(asyncio.BufferedProtocol):
             self._retry_backlog()
 
     def _on_broken(self, error: OSError) -> None:
-        self.abort(None)
+        if not self.closed:
+            self._cut_off()
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -395,6 +399,10 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.complaints.warn(
                 "closing connection from %s:%s: client %s", self.peer_host, self.peer_port, reason
             )
+        self.end_requests()
+        self._cut_off()
+
+    def _cut_off(self) -> None:
         if self._transport is not None:
             self._transport.abort()
         # Now, not when the transport gets to it: no frame may be handled after this.

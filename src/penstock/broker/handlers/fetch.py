@@ -91,6 +91,9 @@ class FetchHandler:
         )
         return True
 
+    def is_one_way(self, context: RequestContext, frame: memoryview, position: int) -> bool:
+        return False
+
     def connection_closed(self, connection: Connection) -> None:
         for fetch in self._parked.pop(connection, ()):
             fetch.drop()

@@ -160,6 +160,9 @@ class ProduceHandler:
         routes = self._broker.transaction_routes
         return await verify(routes, context, transactional_id, topics, partitions.find_all(topics))
 
+    def is_one_way(self, context: RequestContext, frame: memoryview, position: int) -> bool:
+        return decode_produce(frame, position, context.api_version)[1] == 0
+
     def _append(
         self,
         context: RequestContext,
