@@ -100,6 +100,8 @@ class FakeConnection:
 
     def __init__(self, broker: FakeBroker, rng: Random | None, break_chance: float) -> None:
         self.closed = False
+        self.is_writing = False
+        self.on_written: Callable[[], None] = lambda: None
         self.waiting: deque[tuple[ProduceRequest, asyncio.Future[Any]]] = deque()
         self.held = False
         self._broker = broker
@@ -122,6 +124,9 @@ class FakeConnection:
 
     def send_unanswered(self, request: Any, *, max_version: int | None = None) -> None:
         self._broker.produce(request)
+
+    def tell_written(self, on_written: Callable[[], None]) -> None:
+        self.on_written = on_written
 
     def answer_next(self) -> None:
         if self.closed or not self.waiting:

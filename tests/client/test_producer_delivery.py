@@ -559,6 +559,29 @@ def test_waiting_senders_are_let_in_as_they_came() -> None:
     with_producer(body, buffer_bytes=700, batch_bytes=400)
 
 
+def test_acks_0_waits_for_the_socket() -> None:
+    """A broker that is slower than its producer fills the producer's buffer, not memory that nobody counts."""
+
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        await producer.send_and_wait(TOPIC, b"1")
+        connection = await cluster.connection(1)
+        connection.is_writing = True
+        sent = [await producer.send(TOPIC, b"2"), await producer.send(TOPIC, b"3")]
+        flushing = asyncio.create_task(producer.flush())
+        await asyncio.sleep(1)
+        assert broker.partitions[0].values == [b"1"]
+        assert not any(each.done() for each in (*sent, flushing))
+        connection.is_writing = False
+        connection.on_written()
+        await flushing
+        assert broker.partitions[0].values == [b"1", b"2", b"3"]
+        connection.is_writing = True
+        with pytest.raises(DeliveryTimedOut):
+            await producer.send_and_wait(TOPIC, b"too late")
+
+    with_producer(body, acks=0, delivery_timeout_ms=5_000)
+
+
 def test_acks_0_is_done_when_it_is_written_to_the_socket() -> None:
     async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
         assert (await producer.send_and_wait(TOPIC, b"x")).offset == -1

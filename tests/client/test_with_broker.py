@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,29 @@ async def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
         while len(records) < count:
             records += await consumer.poll(500, max_records=count - len(records))
     return records
+
+
+def test_all_that_was_sent_with_acks_0_leaves_before_the_producer_stops(bootstrap: str, name: str) -> None:
+    """More than the socket takes at once."""
+
+    async def scenario() -> None:
+        await make_topic(bootstrap, name)
+        async with Producer(bootstrap, acks=0) as producer:
+            await producer.send_and_wait(name, b"first")
+            for _ in range(1_499):  # at once: nothing leaves in between
+                assert producer.try_send(name, bytes(10_000), None, None, None, None, asyncio.Future()) is not None
+
+    async def written() -> int:
+        async with Admin(bootstrap) as admin:
+            [found] = (await admin.list_offsets({TopicPartition(name, 0): -1})).values()
+            return found.offset
+
+    asyncio.run(scenario())  # with its loop goes what it still had to write
+    asyncio.run(eventually_async(lambda: _is(written(), 1_500), timeout=20))
+
+
+async def _is(found: Awaitable[int], wanted: int) -> bool:
+    return await found == wanted
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -14,6 +14,7 @@ import asyncio
 import errno
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.model.errors import ErrorCode
@@ -83,6 +84,8 @@ class Requester(asyncio.BufferedProtocol):
     def __init__(self, address: str, client_id: str) -> None:
         self.address = address
         self.closed = False
+        self.is_writing = False
+        """Some of what was written waits for the socket; only who calls `tell_written` is told."""
         self.versions: VersionRanges = {}
         self._client_id = client_id
         self._loop = asyncio.get_running_loop()
@@ -95,6 +98,7 @@ class Requester(asyncio.BufferedProtocol):
         self._filled = 0
         self._large: memoryview | None = None
         self._large_filled = 0
+        self._on_written: Callable[[], None] | None = None
 
     # -- requests -----------------------------------------------------------------------------------------
 
@@ -142,6 +146,12 @@ class Requester(asyncio.BufferedProtocol):
     def send_unanswered(self, request: ApiMessage, *, max_version: int | None = None) -> None:
         """For produce with acks=0, which brokers never answer."""
         self._write_frame(request, self.version_for(type(request), max_version))
+
+    def tell_written(self, on_written: Callable[[], None]) -> None:
+        """Calls back from now on whenever all that was written is with the socket, or will never be."""
+        if self._on_written is None and self._transport is not None:
+            self._transport.set_write_buffer_limits(high=0)
+        self._on_written = on_written
 
     async def negotiate(self, request: ApiMessage, response_type: type[R], timeout_ms: float) -> R:
         """Asks what the broker serves, at our highest version or, if it does not know that one, at its own."""
@@ -247,6 +257,14 @@ class Requester(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]
 
+    def pause_writing(self) -> None:
+        self.is_writing = True
+
+    def resume_writing(self) -> None:
+        self.is_writing = False
+        if self._on_written is not None:
+            self._on_written()
+
     def connection_lost(self, exc: Exception | None) -> None:
         if self.versions:
             message, hint = (
@@ -278,6 +296,8 @@ class Requester(asyncio.BufferedProtocol):
             if not waiting.future.done():
                 waiting.future.set_exception(reason)
                 waiting.future.exception()  # whoever waits still gets it; nobody waiting is no reason to warn
+        if self.is_writing:
+            self.resume_writing()
 
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:

@@ -268,6 +268,7 @@ class Producer:
                 for batch, waiter in zip(pending, waiters, strict=True):
                     batch.waiters.append(waiter)
                 await asyncio.gather(*waiters)
+            await self._sender.written()
         finally:
             self._sender.flushing -= 1
 

@@ -1,7 +1,8 @@
 """What leaves when, and what an answer means. Runs on callbacks: a tick is scheduled whenever something changed.
 
 Hard rules:
-- At most `max_in_flight` requests per broker, and batches per partition; one batch per partition in a request.
+- At most `max_in_flight` requests per broker, and batches per partition; one batch per partition in a request. With
+  acks=0 nothing is sent while the socket has not taken what was sent before.
 - A batch whose fate is unknown (lost connection, timeout, a leader that resigned) is sent again unchanged: the broker
   knows its sequence and answers a duplicate with the first offset. OUT_OF_ORDER_SEQUENCE_NUMBER is the proof that it
   was not written; but not of a half of it, which the broker does not know. Such a half has failed then.
@@ -73,6 +74,8 @@ class Sender:
         self._node_retry_at: dict[int, float] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._initialising: asyncio.Task[None] | None = None
+        self._unanswered: dict[int, Connection] = {}  # by broker; for acks=0
+        self._written = asyncio.Event()  # one of those has nothing left to write
         self._stopped = False
 
     # -- waking -------------------------------------------------------------------------------------------
@@ -135,7 +138,7 @@ class Sender:
                 continue
             node_id, ready_at = self._leader(queue, now)
             if ready_at > now:
-                due_next = min(due_next, ready_at)
+                due_next = min(due_next, ready_at, _soonest_deadline(queue))
                 continue
             left = room.get(node_id, self._options.max_request_bytes)
             size = _next_size(queue)
@@ -158,7 +161,9 @@ class Sender:
         if connection is None:
             self._connect(node_id)
             return node_id, NEVER
-        return node_id, (NEVER if connection.inflight_count >= self._options.max_in_flight else now)
+        options = self._options
+        is_busy = connection.is_writing if options.acks == 0 else connection.inflight_count >= options.max_in_flight
+        return node_id, (NEVER if is_busy else now)
 
     def _connect(self, node_id: int) -> None:
         if node_id not in self._connecting:
@@ -212,12 +217,17 @@ class Sender:
                 self.audit.sent(batch)
         request, max_version = self._request(sent)
         try:
-            self._write(connection, request, max_version, sent)
+            self._write(node_id, connection, request, max_version, sent)
         except ClientError as error:
             self._lost(sent, error)
 
-    def _write(self, connection: Connection, request: ProduceRequest, max_version: int | None, sent: _Sent) -> None:
+    def _write(
+        self, node_id: int, connection: Connection, request: ProduceRequest, max_version: int | None, sent: _Sent
+    ) -> None:
         if self._options.acks == 0:
+            if self._unanswered.get(node_id) is not connection:
+                self._unanswered[node_id] = connection
+                connection.tell_written(self._has_written)
             connection.send_unanswered(request, max_version=max_version)
             for queue, batch in sent:
                 queue.answered(batch)
@@ -245,6 +255,20 @@ class Sender:
             acks=self._options.acks, timeout_ms=self._cluster.options.request_timeout_ms, topic_data=data
         )
         return request, max_version
+
+    def _has_written(self) -> None:
+        self._written.set()
+        self.wake()
+
+    async def written(self) -> None:
+        """With acks=0: until what was sent is with the sockets, or one of them took nothing for too long."""
+        try:
+            async with asyncio.timeout(self._cluster.options.request_timeout_ms / 1000):
+                while any(connection.is_writing for connection in self._unanswered.values()):
+                    self._written.clear()
+                    await self._written.wait()
+        except TimeoutError:
+            log.warning("records sent with acks=0 may be lost: a broker does not take them")
 
     # -- answers ------------------------------------------------------------------------------------------
 
