@@ -537,6 +537,22 @@ def test_room_is_asked_for_all_of_a_record(value: str, headers: Headers | None) 
     with_producer(body, buffer_bytes=960)
 
 
+def test_records_without_a_key_that_come_slowly_are_spread() -> None:
+    """No batch is ever full; each leaves for its age."""
+
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        for number in range(120):
+            await producer.send(TOPIC, b"%d" % number)
+            if number % 2:
+                await asyncio.sleep(0.1)
+        await producer.flush()
+        assert min(len(log.values) for log in broker.partitions) > 10
+        for log in broker.partitions:
+            assert all(b"%d" % (int(value) ^ 1) in log.values for value in log.values), "who comes together stays so"
+
+    with_producer(body, broker=FakeBroker(3), linger_ms=5)
+
+
 def test_a_full_buffer_does_not_wait_for_linger() -> None:
     async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
         begun = asyncio.get_running_loop().time()

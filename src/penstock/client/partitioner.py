@@ -1,8 +1,8 @@
 """Which partition a record goes to.
 
 Records with a key go where Java's default partitioner sends them (murmur2 over the key, modulo the number of
-partitions), so producers in different languages agree. Records without a key stick to one partition until a
-batch of it is full, which makes few large batches instead of many small ones. (KIP-480)
+partitions), so producers in different languages agree. Records without a key stick to one partition until its
+batch leaves, which makes few large batches instead of many small ones. (KIP-480)
 """
 
 from penstock.model.hashing import murmur2
@@ -37,7 +37,7 @@ class StickyPartitioner:
         return choice
 
     def move_on(self, topic: str, leaving: int) -> None:
-        """A batch of partition `leaving` is full: choose another one, unless a choice was made meanwhile."""
+        """The batch of partition `leaving` is full, or has left: choose another one, unless that is done."""
         current = self._current.get(topic)
         if current is not None and current[0] == leaving:
             self._current[topic] = (self._pick(current[1], leaving), current[1])

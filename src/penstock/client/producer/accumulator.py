@@ -79,6 +79,10 @@ class Accumulator:
     def _close(self, queue: PartitionQueue) -> None:
         queue.close_open(self._options.codec)
 
+    def has_open_batch(self, topic: str, partition: int) -> bool:
+        queue = self.queues.get((topic, partition))
+        return queue is not None and queue.open is not None
+
     def has_room(self, size_bytes: int) -> bool:
         return (
             not self._waiting and self.buffered_bytes + self._granted_bytes + size_bytes <= self._options.buffer_bytes

@@ -193,7 +193,11 @@ class Producer:
             if raw_key is not None:
                 partition = partition_for_key(raw_key, info.partition_count)
             else:
-                partition = self._sticky.choose(topic, info.available or list(info.partitions))
+                available = info.available or list(info.partitions)
+                partition = self._sticky.choose(topic, available)
+                if not accumulator.has_open_batch(topic, partition):  # it has left, and the next goes elsewhere
+                    self._sticky.move_on(topic, partition)
+                    partition = self._sticky.choose(topic, available)
         elif partition not in info.partitions:
             raise no_partition(topic, info.partition_count, partition)
         if size > self.options.max_request_bytes:
