@@ -191,6 +191,10 @@ class FakeCluster:
     async def topic(self, name: str, timeout_ms: float) -> TopicInfo:
         return self.metadata.topics[name]
 
+    async def refresh(self) -> None:
+        await asyncio.sleep(0.001)
+        self.request_refresh()
+
     def request_refresh(self) -> None:
         self.refreshes += 1
 

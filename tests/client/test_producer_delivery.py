@@ -575,6 +575,22 @@ def test_waiting_senders_are_let_in_as_they_came() -> None:
     with_producer(body, buffer_bytes=700, batch_bytes=400)
 
 
+def test_with_acks_0_a_connection_that_ends_may_be_the_word_of_a_broker_that_leads_no_more() -> None:
+    """It has no other: what is sent to it again is lost again."""
+
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        await producer.send_and_wait(TOPIC, b"1")
+        assert cluster.refreshes == 0
+        (await cluster.connection(1)).lose()
+        await producer.send_and_wait(TOPIC, b"2")
+        assert cluster.refreshes == 1
+        await producer.send_and_wait(TOPIC, b"3")
+        assert cluster.refreshes == 1
+        assert broker.partitions[0].values == [b"1", b"2", b"3"]
+
+    with_producer(body, acks=0)
+
+
 def test_acks_0_waits_for_the_socket() -> None:
     """A broker that is slower than its producer fills the producer's buffer, not memory that nobody counts."""
 

@@ -172,6 +172,8 @@ class Sender:
 
     async def _open_connection(self, node_id: int) -> None:
         try:
+            if self._unanswered.pop(node_id, None) is not None:
+                await self._cluster.refresh()  # a broker that leads no more can tell by hanging up alone
             await self._cluster.connection(node_id, "data")
             self._node_retry_at.pop(node_id, None)
         except ClientError as error:
