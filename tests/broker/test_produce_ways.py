@@ -271,3 +271,27 @@ def test_what_waits_behind_a_batch_that_is_refused_goes_with_its_connection(brok
     with RawConnection(broker.bootstrap) as connection:
         connection.call(produce_request(topic, batch_of(b"later"), acks=1), 9)
         assert _records_in(connection, topic) == 1
+
+
+def test_what_waited_behind_the_opening_of_a_partition_waits_for_nothing_else(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is never idle would have one request after the other prepared for good."""
+    prepared = 0
+    prepare = produce.ProduceHandler.prepare
+
+    async def counting(*arguments: Any) -> Any:
+        nonlocal prepared
+        prepared += 1
+        return await prepare(*arguments)
+
+    monkeypatch.setattr(produce.ProduceHandler, "prepare", counting)
+    topic = broker.create_topic("not-open-yet")
+    request = produce_request(topic, batch_of(b"one of five"), acks=1)
+    frame = encode_frame(request, 9)
+    with RawConnection(broker.bootstrap) as connection:
+        connection.send_bytes((struct.pack(">i", len(frame)) + frame) * 5)
+        for _ in range(5):
+            connection.receive(request, 9, 1)
+        assert _records_in(connection, topic) == 5
+    assert prepared == 1

@@ -261,7 +261,7 @@ def test_a_question_is_gone_when_nobody_waits_for_its_answer() -> None:
     async def test(world: World) -> None:
         producer = await apart(world, 2)
         node = world.nodes[2]
-        closed: Any = SimpleNamespace(closed=True)
+        connection: Any = SimpleNamespace(closed=False, peer_left=True)
         frame = bytearray()
         batch = BatchBuilder(
             producer_id=producer.identity[0], producer_epoch=producer.identity[1], base_sequence=0, transactional=True
@@ -270,7 +270,13 @@ def test_a_question_is_gone_when_nobody_waits_for_its_answer() -> None:
         request = produce_request(TOPIC, bytes(batch.build()))
         request.transactional_id = "p"
         request.encode(11, frame)
-        await _run_hot(node.produce, closed, closed, RequestContext(0, 11), memoryview(frame), 0, False)
+        context = RequestContext(0, 11)
+        handling = asyncio.ensure_future(
+            _run_hot(node.produce, connection, connection, context, memoryview(frame), 0, False)
+        )
+        await asyncio.sleep(0)
+        connection.closed = True
+        await handling
         assert requests(world, AddPartitionsToTxnRequest), "the coordinator was asked"
         assert questions(node.partitions.led[T0]) == 0
 

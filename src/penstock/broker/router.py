@@ -311,9 +311,14 @@ async def _run_hot(
     position: int,
     is_one_way: bool,
 ) -> None:
-    prepared = await hot.prepare(context, frame, position)
-    if not connection.closed or (is_one_way and connection.peer_left):
-        hot.handle(connection, reply, context, frame, position, prepared)
+    def goes_on() -> bool:
+        return not connection.closed or (is_one_way and connection.peer_left)
+
+    # Mostly it has only waited for those before it: all that did so are handled in one turn.
+    if goes_on() and not hot.handle(connection, reply, context, frame, position, None):
+        prepared = await hot.prepare(context, frame, position)
+        if goes_on():
+            hot.handle(connection, reply, context, frame, position, prepared)
 
 
 def _skip_tagged_fields(frame: memoryview, position: int) -> int:
