@@ -112,6 +112,14 @@ def test_the_preferred_leader_is_elected(tools: Tools, cluster: Cluster) -> None
     eventually(lambda: f"Leader: {turned[0]}" in tools.run("kafka-topics", "--describe", "--topic", topic), 10)
 
 
+def test_hanging_transactions_are_looked_for_on_a_broker(tools: Tools, cluster: Cluster) -> None:
+    cluster.create_topic("followed", partitions=4, replication_factor=3)
+    for node_id in cluster.brokers:
+        told = tools.run("kafka-transactions", "find-hanging", "--broker-id", str(node_id))
+        assert told.split()[0] == "Topic"
+        assert len(told.splitlines()) == 1, "there are none"
+
+
 def test_a_controller_leaves_the_quorum_and_comes_back(tools: Tools, cluster: Cluster, tmp_path: Path) -> None:
     status = tools.run("kafka-metadata-quorum", "describe", "--status")
     voters = json.loads(re.search(r"CurrentVoters:\s+(.*)", status)[1])  # type: ignore[index]

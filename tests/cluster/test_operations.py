@@ -12,11 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from penstock.cli.members import Member
+from penstock.client.sync import Admin
+from penstock.model.errors import ErrorCode
 from penstock.model.ids import ZERO_UUID
 from penstock.net.free_ports import free_ports
 from penstock.testing import Cluster
+from penstock.wire.generated.describe_producers import DescribeProducersRequest
 from penstock.wire.generated.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from tests.cluster.fault_rounds import SETTINGS, TOPIC, FaultRounds
 from tests.cluster.processes import ClusterProcesses, MemberProcess
@@ -192,3 +196,22 @@ def test_the_quorum_tells_when_each_member_was_heard_of(quorum: Cluster) -> None
     assert before[dead].log_end_offset <= after[dead].log_end_offset < after[active].log_end_offset
     assert after[dead].last_fetch_timestamp < after[asked].last_fetch_timestamp
     assert after[dead].last_caught_up_timestamp < after[asked].last_caught_up_timestamp
+
+
+def test_every_replica_tells_of_the_producers_it_knows(quorum: Cluster) -> None:
+    topic = quorum.create_topic("with-producers", partitions=1, replication_factor=3)
+    producer = Producer({"bootstrap.servers": quorum.bootstrap, "enable.idempotence": True})
+    producer.produce(topic, b"v")
+    assert producer.flush(30) == 0
+    request = DescribeProducersRequest([DescribeProducersRequest.TopicRequest(topic, [0])])
+    with Admin(quorum.bootstrap) as admin:
+        replicas = admin.describe_topic(topic).partitions[0].replicas
+    assert len(replicas) == 3
+    for node_id, broker in quorum.brokers.items():
+        with RawConnection(broker.bootstrap) as connection:
+            answer = connection.call(request, 0).topics[0].partitions[0]
+        if node_id in replicas:
+            assert answer.error_code == 0
+            assert [state.last_sequence for state in answer.active_producers] == [0]
+        else:
+            assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

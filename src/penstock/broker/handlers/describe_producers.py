@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61), version 0 (KIP-664): what the leader of a partition knows of its producers."""
+"""DescribeProducers (key 61), version 0 (KIP-664): what a replica of a partition knows of its producers."""
 
 from typing import TYPE_CHECKING
 
@@ -28,12 +28,18 @@ async def handle(
             TopicResponse(
                 topic.name,
                 [
-                    _describe(index, await broker.partitions.open(topic.name, index) if allowed else _FORBIDDEN)
+                    _describe(index, await _find(broker, topic.name, index) if allowed else _FORBIDDEN)
                     for index in topic.partition_indexes
                 ],
             )
         )
     return DescribeProducersResponse(topics=topics)
+
+
+async def _find(broker: "Broker", topic: str, index: int) -> Partition | Refusal:
+    """Followers answer too: who looks for hanging transactions asks every replica on one broker."""
+    found = broker.partitions.find_replica(topic, index)
+    return found if isinstance(found, Partition) else await broker.partitions.open(topic, index)
 
 
 def _describe(index: int, partition: Partition | Refusal) -> PartitionResponse:
