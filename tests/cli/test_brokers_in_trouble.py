@@ -68,3 +68,28 @@ def test_a_topic_is_described_though_a_leader_is_silent(penstock: Invoke) -> Non
     ends = [row["end_offset"] for row in json.loads(result.stdout)[0]["partitions"]]
     assert ends == [None if leader == silent else 0 for leader in leaders]
     assert "do not tell their offsets" in result.stderr
+
+
+def test_a_cluster_without_a_controller_is_described_as_far_as_it_is_known(penstock: Invoke) -> None:
+    with Cluster(3, {"broker.session.timeout.ms": "60000"}) as cluster:
+        cluster.create_topic("t", partitions=3, replication_factor=3)
+        asked = next(node_id for node_id in cluster.running if node_id != cluster.controller_id)
+        bootstrap = cluster.brokers[asked].bootstrap
+        others = [node_id for node_id in cluster.running if node_id != asked]
+        for other in others:
+            cluster.pause(other)
+        try:
+            began = time.monotonic()
+            result = penstock("cluster", "describe", bootstrap=bootstrap)
+            took_s = time.monotonic() - began
+            as_json = penstock("cluster", "describe", "--output", "json", bootstrap=bootstrap)
+        finally:
+            for other in others:
+                cluster.resume(other)
+    assert result.exit_code == as_json.exit_code == UNREACHABLE
+    assert took_s < 20, "not for as long as a broker waits for a controller"
+    assert "3 partitions, 0 under-replicated" in result.stdout
+    assert "error: no active controller answers" in result.stderr
+    assert "hint: a majority of the nodes of controller.quorum.voters has to run" in result.stderr
+    told = json.loads(as_json.stdout)
+    assert (told["controller_id"], told["quorum"], told["partitions"]) == (None, [], 3)

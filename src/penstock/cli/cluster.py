@@ -4,12 +4,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.exits import UNREACHABLE, Failure
 from penstock.cli.options import bootstrap_option, client_options, parse_assignments
 from penstock.cli.output import print_json, print_rows
 from penstock.cli.running import admin, run
 
 if TYPE_CHECKING:
+    from penstock.client import Admin
     from penstock.client.admin.descriptions import QuorumDescription
+
+_CONTROLLER_WAIT_MS = 5_000
+"""Longer than an election takes where there is a majority."""
 
 
 @click.group()
@@ -45,7 +50,8 @@ def up(brokers: int, port: int, data: str, settings: tuple[str, ...]) -> int:
 def describe(bootstrap: str, output: str) -> None:
     """Show the cluster's id, brokers, active controller, and who votes and follows in the metadata quorum.
 
-    Unclean elections, after which records may be lost, are shown where there were any.
+    Unclean elections, after which records may be lost, are shown where there were any. Without an active controller,
+    what the broker asked knew last is shown, and the exit code is 3.
     """
     run(_describe(bootstrap, output))
 
@@ -57,8 +63,9 @@ async def _describe(bootstrap: str, output: str) -> None:
         found = await client.describe_cluster(include_fenced=True)
         listed = [topic.name for topic in await client.list_topics(include_internal=True)]
         topics = [each for each in (await client.describe_topics(listed)).values() if not isinstance(each, Exception)]
-        quorum = await client.describe_quorum()
+        quorum = await _quorum(client)
         drained = (await look_at_drained(client)).drained_brokers
+    leader_id = quorum.leader_id if quorum is not None else None
     states = [state for topic in topics for state in topic.partitions]
     brokers = [
         {
@@ -66,7 +73,7 @@ async def _describe(bootstrap: str, output: str) -> None:
             "host": b.host,
             "port": b.port,
             "rack": b.rack,
-            "controller": b.node_id == quorum.leader_id,
+            "controller": b.node_id == leader_id,
             "fenced": b.node_id in found.fenced,
             "drained": b.node_id in drained,
             "leads": sum(state.leader == b.node_id for state in states),
@@ -83,19 +90,41 @@ async def _describe(bootstrap: str, output: str) -> None:
             "offline": offline,
             "unclean_elections": found.unclean_elections,
         }
-        shown = {"cluster_id": found.cluster_id, "controller_id": quorum.leader_id, "brokers": brokers}
-        print_json({**shown, **summary, "quorum": quorum_rows(quorum)})
-        return
-    click.echo(f"cluster {found.cluster_id}")
-    click.echo(f"{len(states)} partitions, {missing} under-replicated, {offline} without a leader")
-    if found.unclean_elections:
-        click.echo(
-            f"{found.unclean_elections} unclean elections since the broker asked was started: records may be lost"
+        shown = {"cluster_id": found.cluster_id, "controller_id": leader_id, "brokers": brokers}
+        print_json({**shown, **summary, "quorum": quorum_rows(quorum) if quorum is not None else []})
+    else:
+        click.echo(f"cluster {found.cluster_id}")
+        click.echo(f"{len(states)} partitions, {missing} under-replicated, {offline} without a leader")
+        if found.unclean_elections:
+            click.echo(
+                f"{found.unclean_elections} unclean elections since the broker asked was started: records may be lost"
+            )
+        columns = ["id", "host", "port", "rack", "controller", "fenced", "drained", "leads", "replicas"]
+        print_rows(brokers, columns, output)
+        if quorum is not None:
+            click.echo(f"metadata quorum: node {leader_id} is the active controller, epoch {quorum.leader_epoch}")
+            print_rows(quorum_rows(quorum), ["id", "role", "end_offset", "lag", "behind_ms"], output)
+    if quorum is None:
+        raise Failure(
+            "no active controller answers: metadata cannot change, and what is shown may be old",
+            hint="a majority of the nodes of controller.quorum.voters has to run and reach each other",
+            exit_code=UNREACHABLE,
         )
-    columns = ["id", "host", "port", "rack", "controller", "fenced", "drained", "leads", "replicas"]
-    print_rows(brokers, columns, output)
-    click.echo(f"metadata quorum: node {quorum.leader_id} is the active controller, epoch {quorum.leader_epoch}")
-    print_rows(quorum_rows(quorum), ["id", "role", "end_offset", "lag", "behind_ms"], output)
+
+
+async def _quorum(client: "Admin") -> "QuorumDescription | None":
+    """None: nobody who answers knows of an active controller."""
+    from penstock.client.errors import BrokerError, RequestTimedOut
+    from penstock.model.errors import ErrorCode
+
+    try:
+        return await client.describe_quorum(timeout_ms=_CONTROLLER_WAIT_MS)
+    except RequestTimedOut:
+        return None
+    except BrokerError as error:
+        if error.code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            raise
+        return None
 
 
 def quorum_rows(quorum: "QuorumDescription") -> list[dict[str, object]]:

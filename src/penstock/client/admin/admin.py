@@ -275,9 +275,9 @@ class Admin:
 
         return await retry(attempt, self._options, self._timeout_ms)
 
-    async def describe_quorum(self) -> QuorumDescription:
-        """Who votes about metadata, who follows it, and how far each has come."""
-        return await _members.describe_quorum(self._cluster, self._timeout_ms)
+    async def describe_quorum(self, *, timeout_ms: int | None = None) -> QuorumDescription:
+        """Who votes about metadata, who follows it, and how far each has come. Only an active controller knows."""
+        return await _members.describe_quorum(self._cluster, timeout_ms or self._timeout_ms)
 
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None], *, allow_factor_change: bool = True

@@ -7,6 +7,7 @@ from penstock.client.admin.asking import ask_controller
 from penstock.client.admin.descriptions import Outcome, QuorumDescription, QuorumReplica, Reassignment
 from penstock.client.cluster import Cluster
 from penstock.client.errors import broker_error, raise_for
+from penstock.client.retry import retry
 from penstock.client.types import TopicPartition
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import format_uuid, parse_uuid
@@ -86,12 +87,18 @@ async def elect_leaders(
 
 
 async def describe_quorum(cluster: Cluster, timeout_ms: int) -> QuorumDescription:
+    """Asks whoever is connected: brokers find the controller, and the one that was it last may hang."""
     kind = DescribeQuorumRequest
     topics = [kind.TopicData("__cluster_metadata", [kind.PartitionData(0)])]
-    response = await ask_controller(cluster, kind(topics), DescribeQuorumResponse, timeout_ms)
-    raise_for(response.error_code, response.error_message)
-    found = response.topics[0].partitions[0]
-    raise_for(found.error_code, found.error_message)
+
+    async def attempt() -> DescribeQuorumResponse.PartitionData:
+        response = await cluster.call_any(kind(topics), DescribeQuorumResponse, timeout_ms=timeout_ms)
+        raise_for(response.error_code, response.error_message)
+        found = response.topics[0].partitions[0]
+        raise_for(found.error_code, found.error_message)
+        return found
+
+    found = await retry(attempt, cluster.options, timeout_ms)
     return QuorumDescription(
         found.leader_id,
         found.leader_epoch,
