@@ -80,8 +80,10 @@ def test_api_versions_names_the_features(connection: RawConnection) -> None:
     assert response.error_code == 0
     supported = {f.name: (f.min_version, f.max_version) for f in response.supported_features}
     assert supported.pop("penstock.two.phase.commit") == (1, 1)
+    assert supported.pop("kraft.version") == (1, 1)
     assert supported == {name: tuple(levels) for name, levels in SUPPORTED_FEATURES.items()}
     finalized = {f.name: f.max_version_level for f in response.finalized_features}
+    assert finalized.pop("kraft.version") == 1, "voters can be added and removed"
     assert finalized == DEFAULT_LEVELS
     assert finalized["transaction.version"] == 2
     assert response.finalized_features_epoch >= 0

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.broker.forwarding import FORWARDED_APIS
 from penstock.controller.features import SAFE_DOWNGRADE, UPGRADE
-from penstock.metadata.features import DEFAULT_LEVELS, GROUP_VERSION, TRANSACTION_VERSION
+from penstock.metadata.features import DEFAULT_LEVELS, GROUP_VERSION, KRAFT_LEVEL, KRAFT_VERSION, TRANSACTION_VERSION
 from penstock.metadata.image import MetadataImage
 from penstock.model.errors import ErrorCode
 from penstock.testing import Cluster
@@ -147,10 +147,12 @@ def told_by(cluster: Cluster, node_id: int) -> ApiVersionsResponse:
 
 
 def levels_told(cluster: Cluster, node_id: int) -> dict[str, int]:
-    """0 is told by leaving the feature out."""
+    """0 is told by leaving the feature out. The quorum's own never changes."""
     features = told_by(cluster, node_id).finalized_features
     assert all(each.min_version_level == each.max_version_level > 0 for each in features)
-    return {each.name: each.max_version_level for each in features}
+    levels = {each.name: each.max_version_level for each in features}
+    assert levels.pop(KRAFT_VERSION) == KRAFT_LEVEL
+    return levels
 
 
 def update_features(

@@ -173,6 +173,9 @@ def test_cluster_features_and_versions(jvm: Jvm, bootstrap: str, server: tuple[s
     assert re.search(r"GetTelemetrySubscriptions\(71\): UNSUPPORTED", versions)
     features = jvm.checked_tool("kafka-features", *server, "describe")
     assert re.search(r"Feature: metadata.version\s.*FinalizedVersionLevel: \S+", features)
+    assert re.search(r"Feature: kraft.version\s.*FinalizedVersionLevel: 1\s", features)
+    told = jvm.checked_tool("kafka-features", *server, "upgrade", "--release-version", "4.0")
+    assert "kraft.version was upgraded to 1" in told
 
 
 def test_metadata_quorum(jvm: Jvm, server: tuple[str, str]) -> None:

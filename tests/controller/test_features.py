@@ -6,7 +6,14 @@ from penstock.controller.directories import AssignedReplica, decide_assign_repli
 from penstock.controller.features import SAFE_DOWNGRADE, FeatureUpdate, decide_update_features
 from penstock.controller.producer_ids import decide_allocate_producer_ids
 from penstock.metadata.delta import replay
-from penstock.metadata.features import DEFAULT_LEVELS, ELR_VERSION, GROUP_VERSION, METADATA_LEVEL, METADATA_VERSION
+from penstock.metadata.features import (
+    DEFAULT_LEVELS,
+    ELR_VERSION,
+    GROUP_VERSION,
+    KRAFT_VERSION,
+    METADATA_LEVEL,
+    METADATA_VERSION,
+)
 from penstock.metadata.image import ControllerImage, MetadataImage
 from penstock.metadata.listeners import Listener
 from penstock.metadata.settings import BrokerSettings
@@ -42,6 +49,18 @@ def test_levels() -> None:
     assert update(cluster, FeatureUpdate(METADATA_VERSION, 0, SAFE_DOWNGRADE)) == {METADATA_VERSION: failed}
     assert update(cluster, FeatureUpdate(GROUP_VERSION, 1, 7)) == {GROUP_VERSION: failed}
     assert update(cluster, down, down) == {GROUP_VERSION: ErrorCode.INVALID_REQUEST}
+
+
+def test_the_quorum_keeps_its_level() -> None:
+    cluster = three()
+    assert update(cluster, FeatureUpdate(KRAFT_VERSION, 1), FeatureUpdate(GROUP_VERSION, 1)) == {
+        KRAFT_VERSION: 0,
+        GROUP_VERSION: 0,
+    }
+    assert KRAFT_VERSION not in cluster.image.features, "the quorum's own records tell it"
+    failed = {KRAFT_VERSION: ErrorCode.INVALID_UPDATE_VERSION}
+    assert update(cluster, FeatureUpdate(KRAFT_VERSION, 0, SAFE_DOWNGRADE)) == failed
+    assert update(cluster, FeatureUpdate(KRAFT_VERSION, 2)) == failed
 
 
 def test_a_level_that_was_lowered_stays_so() -> None:

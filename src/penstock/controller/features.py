@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from penstock.controller.configs import plan_cluster_min_isr
 from penstock.controller.decision import Decision
-from penstock.metadata.features import ELR_VERSION, METADATA_VERSION, SUPPORTED_FEATURES
+from penstock.metadata.features import ELR_VERSION, KRAFT_LEVEL, KRAFT_VERSION, METADATA_VERSION, SUPPORTED_FEATURES
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.settings import BrokerSettings
 from penstock.model.errors import ErrorCode, Refusal
@@ -35,7 +35,7 @@ def decide_update_features(
     records = [
         FeatureLevelRecord(update.name, update.level)
         for update in updates
-        if image.features.get(update.name) != update.level
+        if update.name != KRAFT_VERSION and image.features.get(update.name) != update.level
     ]
     elr = next((update.level for update in updates if update.name == ELR_VERSION), None)
     if elr is None:
@@ -51,6 +51,10 @@ def _refuse(image: MetadataImage, update: FeatureUpdate) -> Refusal | None:
     name, level = update.name, update.level
     supported = SUPPORTED_FEATURES.get(name)
     current = image.features.get(name, 0)
+    if name == KRAFT_VERSION and level == KRAFT_LEVEL:
+        return None
+    if name == KRAFT_VERSION:
+        return Refusal(ErrorCode.INVALID_UPDATE_VERSION, f"{name}: this release knows level {KRAFT_LEVEL} only")
     if supported is None:
         return Refusal(ErrorCode.INVALID_UPDATE_VERSION, f"there is no feature {name} in this release")
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):

@@ -2,10 +2,11 @@
 
 `metadata.version` uses Kafka's numbers, because clients and tools read it: 25 is Kafka's 4.0-IV3, the level whose
 records (partitions with directories, brokers with log directories) are the ones written here. Only what is served is
-finalized: kraft.version (KIP-853) and the others are absent, which to a client means level 0. `group.version` 1 tells
-clients that there are consumer groups (KIP-848), `transaction.version` 2 to take a new epoch with each transaction
-(KIP-890), `eligible.leader.replicas.version` 1 that replicas which left the in-sync set complete may still lead
-(KIP-966).
+finalized; what is absent means level 0 to a client. `group.version` 1 tells clients that there are consumer groups
+(KIP-848), `transaction.version` 2 to take a new epoch with each transaction (KIP-890),
+`eligible.leader.replicas.version` 1 that replicas which left the in-sync set complete may still lead (KIP-966).
+`kraft.version` 1 tells operators that voters come and go at run time (KIP-853). Its record is the quorum's own, not
+one of metadata, and it has no other level here.
 Hard rule: a node refuses to start on a level or a record that it does not know.
 """
 
@@ -18,6 +19,8 @@ METADATA_LEVEL = 25
 GROUP_VERSION = "group.version"
 TRANSACTION_VERSION = "transaction.version"
 ELR_VERSION = "eligible.leader.replicas.version"
+KRAFT_VERSION = "kraft.version"
+KRAFT_LEVEL = 1
 
 
 class LevelRange(NamedTuple):

@@ -8,7 +8,7 @@ A version that is not served is answered in version 0 with UNSUPPORTED_VERSION, 
 import re
 from typing import TYPE_CHECKING
 
-from penstock.metadata.features import SUPPORTED_FEATURES, LevelRange
+from penstock.metadata.features import KRAFT_LEVEL, KRAFT_VERSION, SUPPORTED_FEATURES, LevelRange
 from penstock.model.errors import ErrorCode
 from penstock.wire.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.served import advertised_versions
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
 
-# What Penstock serves beyond Kafka, as features of its own: InitProducerId 6 (KIP-939), which is not advertised.
-_OWN_FEATURES = {"penstock.two.phase.commit": LevelRange(1, 1)}
+# What no metadata record finalizes. Beyond Kafka there is InitProducerId 6 (KIP-939), which is not advertised.
+_FIXED_FEATURES = {KRAFT_VERSION: LevelRange(KRAFT_LEVEL, KRAFT_LEVEL), "penstock.two.phase.commit": LevelRange(1, 1)}
 # KIP-511: what a client may call itself; the broker logs and counts by it.
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -35,12 +35,12 @@ async def handle(broker: "Broker", context: "RequestContext", request: ApiVersio
         api_keys=_api_keys(kind),
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name, levels.minimum, levels.maximum)
-            for name, levels in {**SUPPORTED_FEATURES, **_OWN_FEATURES}.items()
+            for name, levels in {**SUPPORTED_FEATURES, **_FIXED_FEATURES}.items()
         ],
         finalized_features_epoch=image.end_offset - 1,
         finalized_features=[
             ApiVersionsResponse.FinalizedFeatureKey(name, level, level)
-            for name, level in sorted(image.features.items())
+            for name, level in sorted({**image.features, KRAFT_VERSION: KRAFT_LEVEL}.items())
             if level  # 0 is told by leaving it out
         ],
     )
