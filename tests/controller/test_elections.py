@@ -47,6 +47,10 @@ def test_preferred() -> None:
     assert elect(cluster, PREFERRED_TYPE) == [], "all in order"
     cluster.fence(1)
     assert elect(cluster, PREFERRED_TYPE, A0) == [ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]
+    [(_, refused)] = cluster.run(
+        lambda view: decide_elect_leaders(view.image, PREFERRED_TYPE, [A0], cluster.settings)
+    )
+    assert refused.message == "the preferred leader of a-0, broker 1, is down or not in sync", "another leads it"
     cluster.beat(1)
     assert elect(cluster, PREFERRED_TYPE) == [ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE], "not in sync yet"
     ask(cluster, (1, 2, 3), sender=2)

@@ -82,19 +82,21 @@ def _elect(
         return Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"{topic.name}-{number} is led by {state.leader}")
     preferred = election == Election.PREFERRED
     if preferred and not candidates.can_lead(state.replicas[0], state):  # found out sooner than by building a change
-        return _unavailable(topic, number, election)
+        return _unavailable(topic, number, state, election)
     change = change_of(topic, state, candidates, rules)
     change.election = election
     record = change.build(topic.id, number)
     if record is None or change.leader == NO_LEADER or (preferred and change.leader != state.replicas[0]):
-        return _unavailable(topic, number, election)
+        return _unavailable(topic, number, state, election)
     return record
 
 
-def _unavailable(topic: TopicImage, number: int, election: Election) -> Refusal:
-    preferred = election == Election.PREFERRED
-    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    return Refusal(code, f"no replica of {topic.name}-{number} that may lead is available")
+def _unavailable(topic: TopicImage, number: int, state: PartitionImage, election: Election) -> Refusal:
+    name = f"{topic.name}-{number}"
+    if election == Election.PREFERRED:  # another may lead it all the while
+        reason = f"the preferred leader of {name}, broker {state.replicas[0]}, is down or not in sync"
+        return Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, reason)
+    return Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {name} that may lead is available")
 
 
 def decide_rebalance_leaders(image: MetadataImage, settings: BrokerSettings, most: int) -> Decision[int]:
