@@ -63,10 +63,11 @@ def described(cluster: Cluster, output: str) -> str:
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def test_where_it_is_allowed_it_leads_and_is_counted(cluster: Cluster) -> None:
+def test_where_it_is_allowed_it_leads_and_is_counted(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     leave_only_a_lagging_replica(cluster, "t", "true")
     cluster.wait_for(lambda: state_of(cluster, "t").leader == 5, "5 does not lead")
     eventually(lambda: elections(cluster) == [1, 1, 1])
+    assert caplog.text.count("led uncleanly, records may be lost: t-0 by 5") == 1, "only the controller tells where"
     assert "1 unclean elections since the broker asked was started: records may be lost" in described(
         cluster, "table"
     )

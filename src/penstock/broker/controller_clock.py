@@ -21,6 +21,7 @@ from penstock.controller.heartbeats import decide_fence_broker
 from penstock.controller.liveness import Liveness
 from penstock.metadata.delta import MetadataDelta
 from penstock.metadata.image import BROKER_RESOURCE, INTERNAL_TOPICS, MetadataImage
+from penstock.metadata.partition import RECOVERING
 from penstock.metadata.settings import BrokerSettings
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _GROWING_AT_A_TIME = 20
 _ROUNDS_PER_SESSION = 12
 _WATCH_S = 0.25
 _UNCLEAN = "unclean.leader.election.enable"
+_MOST_NAMED = 10
 
 
 class ControllerClock:
@@ -140,6 +142,8 @@ class ControllerClock:
 
     def _follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.counters.follow(delta, image)
+        if self._broker.driver.is_active:
+            _warn_of_unclean_elections(delta)
         if self._watching is None and not self._broker.driver.is_active:
             self._watch()
         if delta.changed_brokers:
@@ -261,3 +265,17 @@ class ControllerClock:
         except MetadataUnavailable as error:
             log.debug("nothing was decided: %s", error)
             return None
+
+
+def _warn_of_unclean_elections(delta: MetadataDelta) -> None:
+    """Counters say how many there were; whoever looks for the records wants to know where."""
+    changes = [change for change in delta.topic_changes.values() if change.unclean_elections]
+    led = [
+        f"{change.name}-{number} by {change.partitions[number].leader}"
+        for change in changes
+        for number in change.changed
+        if change.partitions[number].leader_recovery_state == RECOVERING
+    ]
+    if led:
+        more = "" if len(led) <= _MOST_NAMED else f" and {len(led) - _MOST_NAMED} more"
+        log.warning("led uncleanly, records may be lost: %s%s", ", ".join(led[:_MOST_NAMED]), more)
