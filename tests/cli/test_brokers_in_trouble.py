@@ -50,6 +50,15 @@ def test_a_controllers_port_is_recognised(penstock: Invoke) -> None:
     assert "hint: name the broker's port" in result.stderr
 
 
+def test_a_broker_that_hangs_is_told_from_one_that_is_not_there(penstock: Invoke) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hangs:
+        result = penstock("topic", "list", bootstrap=f"127.0.0.1:{hangs.getsockname()[1]}")
+    assert result.exit_code == UNREACHABLE
+    assert "did not answer ApiVersions in time" in result.stderr
+    assert "name another one with --bootstrap" in result.stderr
+    assert "raise the timeout" not in result.stderr
+
+
 def test_a_topic_is_described_though_a_leader_is_silent(penstock: Invoke) -> None:
     with Cluster(3, {"broker.session.timeout.ms": "60000"}) as cluster:
         name = cluster.create_topic("t", partitions=3, replication_factor=3)

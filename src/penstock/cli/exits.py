@@ -58,6 +58,8 @@ def _report_client_error(error: Exception) -> int:
     hint = error.hint
     if isinstance(error, ConnectionFailed) and hint == ConnectionFailed.hint:
         hint = "start a broker with `penstock up`, or name one with --bootstrap host:port"
+    if hint == RequestTimedOut.hint:  # a command has no time limit to raise
+        hint = "the broker hangs, or is overloaded: look at its log, or name another one with --bootstrap host:port"
     return _say(str(error), hint, UNREACHABLE if unreachable else FAILED)
 
 
