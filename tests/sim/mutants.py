@@ -14,7 +14,7 @@ import pytest
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producers import ProducerStates
 from penstock.replication.partition import Partition
-from penstock.sim.extras import PLAIN, Extras, draw_extras, draw_first_extras
+from penstock.sim.extras import PLAIN, Extras, draw_extras, draw_first_extras, draw_second_extras
 
 POWER = ("power_loss", "power_loss_in_operation", "power_loss_in_sync", "power_loss_of_all")
 AWAY = ("kill", "restart", "rolling_restart", "isolate", "replace_disk")
@@ -97,6 +97,36 @@ def _readers_see_all(patch: pytest.MonkeyPatch) -> None:
         return read(log, offset, max_bytes, log.end_offset, min_one)
 
     patch.setattr(PartitionLog, "read", read_all)
+
+
+def _followers_show_uncommitted(patch: pytest.MonkeyPatch) -> None:
+    plan = Partition.plan_fetch
+
+    def plan_all(partition: Partition, *wanted: Any) -> Any:
+        high_watermark = partition.high_watermark
+        if partition.follower is not None:
+            partition.high_watermark = partition.log.end_offset
+        try:
+            return plan(partition, *wanted)
+        finally:
+            partition.high_watermark = high_watermark
+
+    patch.setattr(Partition, "plan_fetch", plan_all)
+
+
+def _followers_forget_aborted(patch: pytest.MonkeyPatch) -> None:
+    plan = Partition.plan_fetch
+
+    def forget(partition: Partition, *wanted: Any) -> Any:
+        found = plan(partition, *wanted)
+        return found._replace(aborted=[]) if partition.follower is not None and found.aborted else found
+
+    patch.setattr(Partition, "plan_fetch", forget)
+
+
+def _written_at_once(patch: pytest.MonkeyPatch) -> None:
+    """For those who do not wait for all replicas."""
+    patch.setattr(Partition, "is_written", lambda partition, end_offset, acks: acks != -1)
 
 
 def _commits_answered_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -310,7 +340,7 @@ def _deleted_stay_open(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionTable, "close_topic", lambda *_: [])
 
 
-def _start_within_a_batch_refused(patch: pytest.MonkeyPatch) -> None:
+def _batch_with_start_refused(patch: pytest.MonkeyPatch) -> None:
     from penstock.log import appending
 
     patch.setattr(appending, "_holds_start", lambda *_: False)
@@ -441,6 +471,18 @@ def _compacts(extras: Extras) -> bool:
     return extras.compacts
 
 
+def _racks(extras: Extras) -> bool:
+    return extras.racks > 0
+
+
+def _racks_committed(extras: Extras) -> bool:
+    return _racks(extras) and extras.reads_committed
+
+
+def _hastes(extras: Extras) -> bool:
+    return extras.hasty_acks == 1
+
+
 MUTANTS = (
     Mutant("acknowledged-before-fsync", "P4/R10", 1, 30, POWER, _count_unsynced),
     Mutant("small-files-not-synced", "R3", 1, 10, POWER, _small_files_unsynced),
@@ -480,12 +522,15 @@ MUTANTS = (
     Mutant("damage-is-cut-in-sync", "P1", 3, 20, (), _damage_cut_in_sync, _rots),
     Mutant("deleted-topic-stays-open", "P17", 3, 10, (), _deleted_stay_open, _churns),
     Mutant("first-of-a-key-stays", "P11", 3, 20, (), _first_of_a_key_stays, _compacts),
-    Mutant("all-is-deleted", "P12", 3, 5, (), _everything_deleted, _deletes, draw_extras),
-    Mutant("starts-not-followed", "P12", 3, 5, (), _starts_not_followed, _deletes, draw_extras),
-    Mutant("aborted-offsets-count", "G1a", 1, 40, (), _aborted_offsets_count, _takes_offsets, draw_extras),
-    Mutant("plans-never-settle", "C10", 5, 2, (), _plans_never_settle, _balances, draw_extras),
-    Mutant("intervals-never-end", "P-Live", 3, 5, (), _intervals_never_end, _syncs_by_interval, draw_extras),
-    Mutant("start-in-a-batch-refused", "P5", 5, 15, AWAY, _start_within_a_batch_refused, _deletes, draw_extras),
+    Mutant("all-is-deleted", "P12", 3, 5, (), _everything_deleted, _deletes, draw_second_extras),
+    Mutant("starts-not-followed", "P12", 3, 5, (), _starts_not_followed, _deletes, draw_second_extras),
+    Mutant("aborted-offsets-count", "G1a", 1, 40, (), _aborted_offsets_count, _takes_offsets, draw_second_extras),
+    Mutant("plans-never-settle", "C10", 5, 2, (), _plans_never_settle, _balances, draw_second_extras),
+    Mutant("intervals-never-end", "P-Live", 3, 5, (), _intervals_never_end, _syncs_by_interval, draw_second_extras),
+    Mutant("followers-show-uncommitted", "P12", 3, 5, ROUGH, _followers_show_uncommitted, _racks, draw_extras),
+    Mutant("followers-forget-aborted", "G1a", 3, 20, (), _followers_forget_aborted, _racks_committed, draw_extras),
+    Mutant("acks-1-before-fsync", "P4", 1, 20, ("power_loss_in_sync",), _written_at_once, _hastes, draw_extras),
+    Mutant("start-in-a-batch-refused", "P5", 5, 15, AWAY, _batch_with_start_refused, _deletes, draw_second_extras),
 )
 
 # Rarer than a cluster under faults can show in a few dozen seeds; the worlds of their rooms find each of these.

@@ -223,6 +223,15 @@ def test_what_lies_below_the_log_start_was_deleted() -> None:
     assert [each.name for each in check_history(History([*told, *lost]))] == ["lost-write"]
 
 
+def test_only_who_is_not_idempotent_may_find_a_record_twice() -> None:
+    twice = Final(P, ((0, "a"), (1, "b"), (2, "a")))
+    for repeats, wrong in ((False, ["duplicate"]), (True, [])):
+        told: list[Event] = [sent("b", 1), sent("a", 2, repeats=repeats), twice]
+        assert [each.name for each in check_history(History(told))] == wrong
+    lost: list[Event] = [sent("a", 0, repeats=True), Final(P, ())]
+    assert [each.name for each in check_history(History(lost))] == ["lost-write"]
+
+
 def test_a_deletion_may_be_undone_by_what_went_wrong_after_it() -> None:
     told = [sent("a", 0), sent("b", 1), DeleteRecords("o", P, 1, OK, lasts=False), Final(P, ((0, "a"), (1, "b")))]
     assert check_history(History(told)) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.sim.cluster import Result, draw_nodes, draw_world, run_seed
-from penstock.sim.extras import PLAIN, Extras, draw_extras, draw_first_extras
+from penstock.sim.extras import PLAIN, Extras, draw_extras, draw_first_extras, draw_second_extras
 from penstock.sim.runner import Outcome, Tally, run_seeds, try_seed
 
 pytest.importorskip("aiokafka")
@@ -27,6 +27,7 @@ UNLIKE = (431, 1479, 2122)
 EXTRAS: dict[str, Callable[[int, int], Extras]] = {
     "plain": lambda *_: PLAIN,
     "first": draw_first_extras,
+    "second": draw_second_extras,
     "all": draw_extras,
 }
 
@@ -58,6 +59,7 @@ def parts_of(seed: int) -> set[str]:
 def test_the_order_of_hashes_decides_nothing() -> None:
     everything = {"transactional", "takes_offsets", "pipelining", "several partitions", "several members", "operator"}
     everything |= {"churn", "deletes", "retention_bytes", "snapshot_bytes", "compacts", "rot_rate", "balances"}
+    everything |= {"racks", "hasty_acks"}
     assert everything <= set().union(*map(parts_of, UNLIKE))
     program = (
         "import sys; from penstock.sim.cluster import draw_nodes, run_seed\n"

@@ -479,6 +479,14 @@ class Law:
         if offset >= end and not self._is_beside_rot(partition, offset):
             raise Violation(f"P4: {partition[0]}-{partition[1]}@{offset} was acknowledged, {end} are committed")
 
+    def was_read(self, partition: TopicPartition, offset: int) -> None:
+        """P12: whoever shows a record, leader or follower, knows that it is committed. What rots is read from others
+        than the one that commits it."""
+        ghost = self._ghost(*partition)
+        end = ghost.end_offset if ghost is not None else 0
+        if offset >= end and partition not in self.rotten:
+            raise Violation(f"P12: {partition[0]}-{partition[1]}@{offset} was read, {end} are committed")
+
     def _is_beside_rot(self, partition: TopicPartition, offset: int) -> bool:
         """Whether a leader acknowledges what lies around its own damage, so that the test cannot read it there. The
         others that may be elected have it, as far as they are up."""

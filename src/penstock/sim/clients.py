@@ -37,6 +37,9 @@ _OFFSETS_S = 30.0
 METADATA_MAX_AGE_MS = 10_000
 """aiokafka does not ask again who leads when it is told, looking for a beginning, that it asked the wrong broker."""
 
+RACK_METADATA_MAX_AGE_MS = 500
+"""Nor when it is told to read from a broker that it does not know: it asks its leader at once, and is told again."""
+
 
 class Client(ABC):
     """One client program: works until it is told to stop."""
@@ -53,6 +56,7 @@ class Client(ABC):
         """Its successes when the faults were over: from then on it has to have some in every partition."""
         self.stopping = False
         self.on_acknowledged: Callable[[TopicPartition, int], None] | None = None
+        self.on_read: Callable[[TopicPartition, int], None] | None = None
         self._bootstrap = list(bootstrap)
 
     @abstractmethod
@@ -98,6 +102,8 @@ class RestartingClient(Client):
 class ProducingClient(RestartingClient):
     """An idempotent producer, a few records in flight at a time."""
 
+    acks: int | str = "all"
+
     def __init__(
         self, world: "World", history: History, name: str, bootstrap: Sequence[str], partitions: list[TopicPartition]
     ) -> None:
@@ -109,7 +115,10 @@ class ProducingClient(RestartingClient):
         from aiokafka import AIOKafkaProducer
 
         producer = AIOKafkaProducer(
-            enable_idempotence=True, acks="all", linger_ms=self.random.choice((0, 0, 5)), **self._options()
+            enable_idempotence=self.acks == "all",
+            acks=self.acks,
+            linger_ms=self.random.choice((0, 0, 5)),
+            **self._options(),
         )
         try:
             await producer.start()
@@ -149,15 +158,46 @@ class ProducingClient(RestartingClient):
         except (aiokafka.errors.KafkaError, OSError) as error:
             self.world.note(self.name, f"{value} to {partition[0]}-{partition[1]}: {type(error).__name__}")
             outcome = Outcome.FAILED if isinstance(result, Exception) else Outcome.UNKNOWN
-            self.history.add(Send(self.name, partition, value, outcome, -1, transaction))
+            self.history.add(Send(self.name, partition, value, outcome, -1, transaction, self.acks != "all"))
             return error
         if transaction is None:
             self.successes[partition] += 1
+        self._acknowledged(partition, value, told, transaction)
+        return None
+
+    def _acknowledged(self, partition: TopicPartition, value: str, told: Any, transaction: int | None) -> None:
         self.world.note(self.name, f"{value} is at {partition[0]}-{partition[1]}@{told.offset}")
         self.history.add(Send(self.name, partition, value, Outcome.OK, told.offset, transaction))
         if self.on_acknowledged is not None:
             self.on_acknowledged(partition, told.offset)
-        return None
+
+
+class HastyClient(ProducingClient):
+    """A producer that does not wait for all replicas in sync, and is not idempotent. Nobody promises it that a record
+    stays, or is there only once; but the one replica there is keeps what it acknowledged."""
+
+    def __init__(
+        self,
+        world: "World",
+        history: History,
+        name: str,
+        bootstrap: Sequence[str],
+        partitions: list[TopicPartition],
+        acks: int,
+        *,
+        alone: bool,
+    ) -> None:
+        """`alone`: its records have one replica."""
+        super().__init__(world, history, name, bootstrap, partitions)
+        self.acks = acks
+        self._is_promised = alone and acks == 1
+
+    def _acknowledged(self, partition: TopicPartition, value: str, told: Any, transaction: int | None) -> None:
+        if self._is_promised:
+            self.world.note(self.name, f"{value} is at {partition[0]}-{partition[1]}@{told.offset}")
+            self.history.add(Send(self.name, partition, value, Outcome.OK, told.offset, repeats=True))
+        else:
+            self.history.add(Send(self.name, partition, value, Outcome.UNKNOWN, repeats=True))
 
 
 class TransactionalClient(ProducingClient):
@@ -242,8 +282,11 @@ class ConsumingClient(RestartingClient):
         group: str,
         *,
         read_committed: bool,
+        racks: int = 0,
     ) -> None:
+        """Of so many `racks` it is in one at a time, and reads from replicas there."""
         super().__init__(world, history, name, bootstrap)
+        self._racks = racks
         self.topic = topic
         self.group = group
         self.read_committed = read_committed
@@ -255,6 +298,13 @@ class ConsumingClient(RestartingClient):
         self._begun: set[TopicPartition] = set()
         self._rebalances = 0
         """Begun by this member: from then on what it has read before is not its to commit."""
+
+    def _options(self) -> dict[str, Any]:
+        options = super()._options()
+        if self._racks:
+            options["client_rack"] = f"r{self.random.randrange(self._racks)}"
+            options["metadata_max_age_ms"] = RACK_METADATA_MAX_AGE_MS
+        return options
 
     async def live(self) -> None:
         from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
@@ -304,6 +354,8 @@ class ConsumingClient(RestartingClient):
             self.successes[partition] += 1
             self.world.note(self.name, f"read {topic}-{index}@{values[0][0]}..{values[-1][0]}")
             self.history.add(Poll(self.name, partition, values, self.assignment, self.read_committed))
+            if self.on_read is not None:
+                self.on_read(partition, values[-1][0])
         if read and self.random.random() < 0.2:
             await self._ask_for_commits(consumer, [(topic, index) for topic, index, _ in read])
         # Asking may have taken so long that others have read on: aiokafka commits in whatever generation it is then.

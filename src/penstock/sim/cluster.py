@@ -10,11 +10,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from penstock.metadata.settings.replication_settings import RACK_AWARE_SELECTOR
 from penstock.sim.balancing import BalancingClient
 from penstock.sim.checkers import check_history
 from penstock.sim.checks import Law
 from penstock.sim.churn import ChurningClient
-from penstock.sim.clients import Client, ConsumingClient, ProducingClient, TransactionalClient, read_all, read_commits
+from penstock.sim.clients import (
+    Client,
+    ConsumingClient,
+    HastyClient,
+    ProducingClient,
+    TransactionalClient,
+    read_all,
+    read_commits,
+)
 from penstock.sim.deleting import PARTITIONS as SHORTENED
 from penstock.sim.deleting import DeletingClient
 from penstock.sim.drill import Drill
@@ -174,7 +183,13 @@ class Cluster:
             "transaction.state.log.num.partitions": "2",
             "group.initial.rebalance.delay.ms": "0",
             **self.extras.settings(),
+            **self._rack(number),
         }
+
+    def _rack(self, number: int) -> dict[str, str]:
+        if not self.extras.racks:
+            return {}
+        return {"broker.rack": f"r{number % self.extras.racks}", "replica.selector.class": RACK_AWARE_SELECTOR}
 
     # -- the three parts --------------------------------------------------------------------------------------------
 
@@ -235,6 +250,31 @@ class Cluster:
                     world, self.history, f"c{number}", self.bootstrap, TOPIC, group, read_committed=committed
                 )
             )
+        if self.extras.hasty_acks is not None:
+            self.clients.append(
+                HastyClient(
+                    world,
+                    self.history,
+                    "h0",
+                    self.bootstrap,
+                    self.partitions,
+                    self.extras.hasty_acks,
+                    alone=shape.nodes == 1,
+                )
+            )
+        if self.extras.racks:
+            self.clients.append(
+                ConsumingClient(
+                    world,
+                    self.history,
+                    "rk",
+                    self.bootstrap,
+                    TOPIC,
+                    "gr",
+                    read_committed=self.extras.reads_committed,
+                    racks=self.extras.racks,
+                )
+            )
         if shape.operator:
             operator = OperatingClient(
                 world,
@@ -259,6 +299,7 @@ class Cluster:
             self.clients.append(self._deleting_client())
         for client in self.clients:
             client.on_acknowledged = self.law.acknowledged
+            client.on_read = self.law.was_read
         return [asyncio.ensure_future(world.add_client(each.name).call(each.run())) for each in self.clients]
 
     def _deleting_client(self) -> DeletingClient:

@@ -39,6 +39,19 @@ class Extras(NamedTuple):
     flush_ms: int | None = None
     """How often logs are synced where they would be with every write (flush.mode=interval)."""
 
+    racks: int = 0
+    """How many racks there are, if a group reads from replicas in the rack where its member is; 0: none."""
+    reads_committed: bool = False
+    """Whether that group reads committed records only."""
+
+    hasty_acks: int | None = None
+    """What somebody asks for who does not wait for all in-sync replicas; None: nobody is so hasty."""
+
+    def __str__(self) -> str:
+        """What there is of it: a trace stays as it is when there are more kinds."""
+        drawn = (f"{name}={value}" for name, value in self._asdict().items() if value != self._field_defaults[name])
+        return f"Extras({', '.join(drawn)})"
+
     def settings(self) -> dict[str, str]:
         """What nodes are told of it."""
         told = {}
@@ -68,6 +81,21 @@ PLAIN = Extras()
 
 def draw_extras(seed: int, nodes: int) -> Extras:
     """All there are. Each generation has a stream of its own."""
+    chance = random.Random(f"{seed}:still more")
+    racks = chance.choice((2, 3, nodes))
+    has_racks = chance.random() < 0.35 and nodes > 1
+    reads_committed = chance.random() < 0.5
+    hasty_acks = chance.choice((0, 1))
+    hastes = chance.random() < 0.25
+    return draw_second_extras(seed, nodes)._replace(
+        racks=racks if has_racks else 0,
+        reads_committed=has_racks and reads_committed,
+        hasty_acks=hasty_acks if hastes else None,
+    )
+
+
+def draw_second_extras(seed: int, nodes: int) -> Extras:
+    """Those of the first two generations."""
     chance = random.Random(f"{seed}:more")
     deletes = chance.random() < 0.25
     retention_bytes = chance.choice((None, None, 1_500))

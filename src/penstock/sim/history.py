@@ -18,7 +18,8 @@ class Outcome(Enum):
 
 
 class Send(NamedTuple):
-    """One record sent. `transaction` numbers the sender's transactions; None where it uses none."""
+    """One record sent. `transaction` numbers the sender's transactions; None where it uses none. `repeats`: its
+    sender is not idempotent, and a second attempt may be there as well."""
 
     client: str
     partition: TopicPartition
@@ -26,6 +27,7 @@ class Send(NamedTuple):
     outcome: Outcome
     offset: int = -1
     transaction: int | None = None
+    repeats: bool = False
 
 
 class Poll(NamedTuple):
