@@ -2,6 +2,7 @@
 leader when that is gone.
 """
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+import penstock.client
 from penstock.broker.fetch_readers import ConsumerReader
 from penstock.testing import Broker, Cluster
 from tests.cluster.traffic import Writer
@@ -108,6 +110,32 @@ def test_a_consumer_reads_in_its_rack(cluster: Cluster, monkeypatch: pytest.Monk
         assert set(+served.bytes) == {near, cluster.leader_of(topic)}
     finally:
         consumer.close()
+    assert found == [value for _, _, value in writer.acknowledged]
+
+
+def test_penstocks_own_consumer_reads_in_its_rack(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = cluster.create_topic("t", replication_factor=3)
+    writer = Writer(cluster.bootstrap, topic, partitions=1)
+    writer.write(100)
+    leader = cluster.leader_of(topic)
+    near = next(node_id for node_id in cluster.brokers if node_id not in (leader, cluster.controller_id))
+    served = Served(monkeypatch)
+    found: list[bytes | None] = []
+
+    async def read() -> None:
+        async with penstock.client.Consumer(
+            cluster.bootstrap, rack=f"rack-{near}", auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.assign([(topic, 0)])
+            for killed in (False, True):
+                if killed:
+                    cluster.kill(near)
+                    await asyncio.to_thread(writer.write, 20)
+                while len(found) < len(writer.acknowledged):
+                    found.extend(record.value for record in await consumer.poll(500))
+                assert set(+served.bytes) == ({near, cluster.leader_of(topic)} if killed else {near})
+
+    asyncio.run(asyncio.wait_for(read(), 60))
     assert found == [value for _, _, value in writer.acknowledged]
 
 

@@ -51,6 +51,8 @@ class Consumer:
         fetch_min_bytes, fetch_max_wait_ms, fetch_max_bytes, max_partition_fetch_bytes, buffer_bytes: sizes and
             patience of fetches, and how much is fetched ahead.
         check_crcs: verify the checksum of every batch.
+        rack: where this program runs: records are read from a replica there, if the cluster offers that
+            (`replica.selector.class`).
     """
 
     def __init__(

@@ -145,7 +145,7 @@ class Fetcher:
     # -- requests out -------------------------------------------------------------------------------------
 
     def fetch(self) -> None:
-        """Starts a request to every broker that leads partitions with room in their buffer."""
+        """Starts a request to every broker from which partitions with room in their buffer are read."""
         buffered = sum(state.buffered_bytes for state in self.states.values())
         if self._stopped or buffered >= self._options.buffer_bytes:
             return
@@ -158,16 +158,25 @@ class Fetcher:
                     self._tasks[node_id] = self._loop.create_task(self._fetch_from(node_id, hungry, hurried))
 
     def _fetchable(self) -> dict[int, list[PartitionState]]:
-        by_leader: dict[int, list[PartitionState]] = defaultdict(list)
+        by_broker: dict[int, list[PartitionState]] = defaultdict(list)
         for tp, state in self.states.items():
             if state.position is None or state.paused or tp in self.out_of_range:
                 continue
-            leader = self._cluster.metadata.leader_of(*tp)
-            if leader == NO_LEADER:
+            broker = self._broker_of(state)
+            if broker == NO_LEADER:
                 self._look_for_leader(tp.topic)
             else:
-                by_leader[leader].append(state)
-        return by_leader
+                by_broker[broker].append(state)
+        return by_broker
+
+    def _broker_of(self, state: PartitionState) -> int:
+        """The replica that the leader has named, for a while, as long as it is there; else the leader."""
+        metadata = self._cluster.metadata
+        if state.read_from is not None:
+            if state.read_from in metadata.brokers and self._loop.time() < state.read_from_until:
+                return state.read_from
+            state.read_from = None
+        return metadata.leader_of(*state.topic_partition)
 
     def _look_for_leader(self, topic: str) -> None:
         self._cluster.interest.add(topic)
@@ -188,11 +197,14 @@ class Fetcher:
             response = await self._cluster.call(
                 node_id, request, FetchResponse, lane="data", timeout_ms=timeout_ms, max_version=max_version
             )
-            if not self._take_in(response, {state.topic_partition: (state, version) for state, version in asked}):
+            by_partition = {state.topic_partition: (state, version) for state, version in asked}
+            if not self._take_in(node_id, response, by_partition):
                 self._pause(node_id, self._cluster.options.retry_backoff_ms)
             elif response.throttle_time_ms:
                 self._pause(node_id, response.throttle_time_ms)
         except ClientError as error:
+            for state in states:
+                state.read_from = None
             self._failed(node_id, error)
         finally:
             self._tasks.pop(node_id, None)
@@ -249,8 +261,10 @@ class Fetcher:
 
     # -- answers in ---------------------------------------------------------------------------------------
 
-    def _take_in(self, response: FetchResponse, asked: dict[TopicPartition, tuple[PartitionState, int]]) -> bool:
-        """Buffers what came; False if a partition had an error, so that it is not asked again at once."""
+    def _take_in(
+        self, node_id: int, response: FetchResponse, asked: dict[TopicPartition, tuple[PartitionState, int]]
+    ) -> bool:
+        """Buffers what came; False if a partition had an error, so that the broker is not asked again at once."""
         good = True
         if response.error_code:
             raise broker_error(response.error_code, what="fetch")
@@ -260,21 +274,37 @@ class Fetcher:
                 tp = TopicPartition(name, partition.partition_index)
                 state, version = asked.get(tp, (None, -1))
                 if state is not None and self.states.get(tp) is state and state.version == version:
-                    self._take_in_partition(state, partition)
+                    self._take_in_partition(node_id, state, partition)
+                    good = self._follow_leader(state, partition) and good
                 good = good and partition.error_code == ErrorCode.NONE
         return good
 
-    def _take_in_partition(self, state: PartitionState, answer: Any) -> None:
+    def _follow_leader(self, state: PartitionState, answer: Any) -> bool:
+        """Reads where the leader says; False if nobody knows where that is."""
+        replica = answer.preferred_read_replica
+        if replica < 0:
+            return True
+        state.read_from = replica
+        state.read_from_until = self._loop.time() + self._cluster.options.metadata_max_age_ms / 1000
+        if replica in self._cluster.metadata.brokers:
+            return True
+        self._cluster.request_refresh()
+        return False
+
+    def _take_in_partition(self, node_id: int, state: PartitionState, answer: Any) -> None:
         tp = state.topic_partition
         code = answer.error_code
+        if code != ErrorCode.NONE:
+            state.read_from = None
         if code == ErrorCode.NONE:
             state.high_watermark = answer.high_watermark
             state.log_start_offset = answer.log_start_offset
             if answer.records:
                 self._buffer(state, memoryview(answer.records), answer.aborted_transactions)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            # What is buffered is still good; the position is looked at when it is used up.
-            if not state.has_buffered:
+            # What is buffered is still good; the position is looked at when it is used up. What a follower has tells
+            # nothing of what the leader has: that is asked next.
+            if not state.has_buffered and node_id == self._cluster.metadata.leader_of(*tp):
                 self.out_of_range.add(tp)
         elif code in _STALE_METADATA:
             self._cluster.request_refresh()

@@ -72,6 +72,8 @@ class PartitionState:
         "log_start_offset",
         "paused",
         "position",
+        "read_from",
+        "read_from_until",
         "reset_to",
         "topic_partition",
         "version",
@@ -87,6 +89,9 @@ class PartitionState:
         self.paused = False
         self.high_watermark = -1
         self.log_start_offset = -1
+        self.read_from: int | None = None
+        """The replica that the leader has sent us to, until then; None: the leader. (KIP-392)"""
+        self.read_from_until = 0.0
         self.version = 0
         self.buffered_bytes = 0
         self._chunks: deque[Chunk] = deque()
