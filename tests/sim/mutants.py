@@ -124,6 +124,13 @@ def _followers_forget_aborted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "plan_fetch", forget)
 
 
+def _preferred_replica_ignored(patch: pytest.MonkeyPatch) -> None:
+    """By Penstock's own consumer."""
+    from penstock.client.consumer.fetcher import Fetcher
+
+    patch.setattr(Fetcher, "_follow_leader", lambda *_: True)
+
+
 def _written_at_once(patch: pytest.MonkeyPatch) -> None:
     """For those who do not wait for all replicas."""
     patch.setattr(Partition, "is_written", lambda partition, end_offset, acks: acks != -1)
@@ -479,6 +486,10 @@ def _racks_committed(extras: Extras) -> bool:
     return _racks(extras) and extras.reads_committed
 
 
+def _reads_all_in_racks(extras: Extras) -> bool:
+    return _racks(extras) and extras.reads_all
+
+
 def _hastes(extras: Extras) -> bool:
     return extras.hasty_acks == 1
 
@@ -529,6 +540,9 @@ MUTANTS = (
     Mutant("intervals-never-end", "P-Live", 3, 5, (), _intervals_never_end, _syncs_by_interval, draw_second_extras),
     Mutant("followers-show-uncommitted", "P12", 3, 5, ROUGH, _followers_show_uncommitted, _racks, draw_extras),
     Mutant("followers-forget-aborted", "G1a", 3, 20, (), _followers_forget_aborted, _racks_committed, draw_extras),
+    Mutant(
+        "preferred-replica-ignored", "P-Live", 3, 10, (), _preferred_replica_ignored, _reads_all_in_racks, draw_extras
+    ),
     Mutant("acks-1-before-fsync", "P4", 1, 20, ("power_loss_in_sync",), _written_at_once, _hastes, draw_extras),
     Mutant("start-in-a-batch-refused", "P5", 5, 15, AWAY, _batch_with_start_refused, _deletes, draw_second_extras),
 )

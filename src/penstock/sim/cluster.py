@@ -33,6 +33,7 @@ from penstock.sim.history import History, Send, TopicPartition
 from penstock.sim.machine import Machine
 from penstock.sim.operator import OperatingClient
 from penstock.sim.pipeliner import PipeliningClient
+from penstock.sim.reader import ReadingClient
 from penstock.sim.rot import Rot
 from penstock.sim.world import World, WorldFailed
 
@@ -275,6 +276,18 @@ class Cluster:
                     racks=self.extras.racks,
                 )
             )
+        if self.extras.reads_all:
+            self.clients.append(
+                ReadingClient(
+                    world,
+                    self.history,
+                    "ra",
+                    self.bootstrap,
+                    self.partitions,
+                    read_committed=self.extras.reads_committed,
+                    racks=self.extras.racks,
+                )
+            )
         if shape.operator:
             operator = OperatingClient(
                 world,
@@ -380,7 +393,7 @@ class Cluster:
             if isinstance(client, ConsumingClient):
                 yield client.group, self.partitions, client.successes
                 yield f"commits of {client.group}", self.partitions, client.commits
-            elif isinstance(client, ProducingClient | PipeliningClient):
+            elif isinstance(client, ProducingClient | PipeliningClient | ReadingClient):
                 yield client.name, client.partitions, client.successes
             if isinstance(client, DeletingClient):
                 yield f"deletions of {client.name}", client.partitions, client.deletions

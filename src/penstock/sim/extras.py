@@ -42,7 +42,9 @@ class Extras(NamedTuple):
     racks: int = 0
     """How many racks there are, if a group reads from replicas in the rack where its member is; 0: none."""
     reads_committed: bool = False
-    """Whether that group reads committed records only."""
+    """Whether they read committed records only."""
+    reads_all: bool = False
+    """Whether somebody reads everything with Penstock's own consumer, in a rack if there are some."""
 
     hasty_acks: int | None = None
     """What somebody asks for who does not wait for all in-sync replicas; None: nobody is so hasty."""
@@ -87,9 +89,11 @@ def draw_extras(seed: int, nodes: int) -> Extras:
     reads_committed = chance.random() < 0.5
     hasty_acks = chance.choice((0, 1))
     hastes = chance.random() < 0.25
+    reads_all = chance.random() < 0.35
     return draw_second_extras(seed, nodes)._replace(
         racks=racks if has_racks else 0,
-        reads_committed=has_racks and reads_committed,
+        reads_committed=(has_racks or reads_all) and reads_committed,
+        reads_all=reads_all,
         hasty_acks=hasty_acks if hastes else None,
     )
 

@@ -287,7 +287,7 @@ class Consumer:
 
     def _look_for_positions(self) -> None:
         if self._fetcher.out_of_range:
-            lost = [self._fetcher.states[tp] for tp in self._fetcher.out_of_range]
+            lost = [state for tp, state in self._fetcher.states.items() if tp in self._fetcher.out_of_range]
             self._fetcher.out_of_range.clear()
             self._positioning.out_of_range(lost)
         if self._finding is not None and self._finding.done():
