@@ -48,8 +48,9 @@ def sleep(rounds: FaultRounds) -> None:
     victim = random.choice(list(rounds.cluster.members))
     member = rounds.cluster.members[victim]
     role = "controller" if victim == rounds.view.controller() else "leader"
+    led = rounds.led_by(victim)
     rounds.view.silent = {victim}
-    rounds.hurt(f"SIGSTOP {role}", rounds.led_by(victim), member.pause)
+    rounds.hurt(f"SIGSTOP {role}", led, member.pause)
     member.resume()
     rounds.heal()
 
