@@ -222,6 +222,26 @@ def test_reassignments_and_elections(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_the_last_broker_may_come_to_lead_what_it_lacks(tmp_path: Path) -> None:
+    """The one that had it all was removed: a setting that allows it counts, though there is no other broker left."""
+
+    async def scenario() -> None:
+        async with playing(tmp_path) as world:
+            await world.join(2)
+            await world.create("a", 2, 1)
+            assert (await world.alter("a", [2])).error_code == 0
+            assert (await world.beat(2, want_fence=True)).is_fenced
+            assert (await world.ask(UnregisterBrokerRequest(2))).error_code == 0
+            assert world.partition("a").leader == -1
+            await world.set("unclean.leader.election.enable", "true")
+            clock = world.broker.controller_clock
+            await clock.round(clock.now_ms())
+            assert world.partition("a").leader == 1
+            assert clock.counters.unclean_elections == 1
+
+    asyncio.run(scenario())
+
+
 def test_the_rest(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with playing(tmp_path) as world:

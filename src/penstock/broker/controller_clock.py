@@ -182,7 +182,8 @@ class ControllerClock:
         """One look at everything. Public for tests."""
         broker, settings = self._broker, self._broker.settings
         brokers, session_ms = broker.image.brokers, settings.broker_session_timeout_ms
-        if len(brokers) < 2:  # nobody to fence, to lead instead, or to move to
+        if len(brokers) < 2:  # nobody to fence, or to move to; but it may lead what others led
+            await self._elect(settings)
             return
         for broker_id, epoch in self.liveness.expired(brokers.values(), now_ms, session_ms):
             if broker_id == broker.node_id:  # this process is alive; its broker says so itself if it is not well
@@ -193,7 +194,7 @@ class ControllerClock:
         await self._grow(settings)
         await self._rebalance(now_ms, settings)
 
-    # What follows is imported when first needed: a node that is alone never does.
+    # What follows is imported when first needed: a node that is alone needs only the first.
 
     async def _elect(self, settings: BrokerSettings) -> None:
         """Tries again where there is no leader, after a setting has come to allow more."""
