@@ -14,6 +14,7 @@ from penstock.controller.elections import (
     decide_elect_where_leaderless,
     decide_rebalance_leaders,
 )
+from penstock.controller.partition_change import PartitionChange
 from penstock.controller.reassignment import Reassignment, decide_alter_reassignments
 from penstock.controller.topics import NewTopic
 from penstock.metadata.delta import MetadataDelta
@@ -155,8 +156,31 @@ def test_a_setting_that_allows_it_is_enough() -> None:
         cluster.fence(broker)
     cluster.beat(1)
     change(cluster, TOPIC, Change("unclean.leader.election.enable", Op.SET, "true"))
-    assert cluster.run(lambda view: decide_elect_where_leaderless(view.image, cluster.settings)) == 1
+    assert list(decide_elect_where_leaderless(cluster.image, cluster.settings).records)
+    assert cluster.run(lambda view: decide_elect_where_leaderless(view.image, cluster.settings))
     assert cluster.partition().leader == 1
+    assert not list(decide_elect_where_leaderless(cluster.image, cluster.settings).records)
+
+
+def test_where_nobody_is_there_nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is away may be the only one of a great many partitions: to look at them is to be quick."""
+    cluster = three()
+    create(cluster, NewTopic("b", assignments={0: (3,), 1: (3,)}), NewTopic("c", assignments={0: (3, 1)}))
+    for broker in (1, 2, 3):
+        cluster.fence(broker)
+    cluster.beat(2)
+    build, built = PartitionChange.build, []
+
+    def note(change: PartitionChange, topic_id: bytes, number: int) -> PartitionChangeRecord | None:
+        built.append(change.old.replicas)
+        return build(change, topic_id, number)
+
+    monkeypatch.setattr(PartitionChange, "build", note)
+    assert not list(decide_elect_where_leaderless(cluster.image, cluster.settings).records)
+    others = [TopicPartition("b", 0), TopicPartition("b", 1), TopicPartition("c", 0)]
+    assert elect(cluster, UNCLEAN_TYPE, *others) == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE] * 3
+    assert cluster.partition().leader == 2
+    assert built == []
 
 
 def test_another_min_isr_forgets_who_was_eligible() -> None:

@@ -81,7 +81,8 @@ def _elect(
     if _is_in_order(state, election):
         return Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"{topic.name}-{number} is led by {state.leader}")
     preferred = election == Election.PREFERRED
-    if preferred and not candidates.can_lead(state.replicas[0], state):  # found out sooner than by building a change
+    may_be = candidates.can_lead(state.replicas[0], state) if preferred else _is_anybody_there(state, candidates)
+    if not may_be:  # found out sooner than by building a change
         return _unavailable(topic, number, state, election)
     change = change_of(topic, state, candidates, rules)
     change.election = election
@@ -119,14 +120,21 @@ def _out_of_preference(image: MetadataImage) -> Iterable[tuple[TopicImage, int, 
                 yield topic, number, state
 
 
-def decide_elect_where_leaderless(image: MetadataImage, settings: BrokerSettings) -> Decision[int]:
+def decide_elect_where_leaderless(image: MetadataImage, settings: BrokerSettings) -> Decision[bool]:
     """Tries again where there is no leader: a changed setting may allow what was not allowed."""
-    rules, candidates = Rules(image, settings), Candidates(image)
-    records = []
+    return Decision(_where_leaderless(image, Candidates(image), Rules(image, settings)), True)
+
+
+def _where_leaderless(image: MetadataImage, candidates: Candidates, rules: Rules) -> Iterator[RecordMessage]:
+    """Where nobody is there who could lead, no change is built: with a broker that is away that may be hundreds of
+    thousands, and a controller that looks at them for longer than its followers wait is none any more."""
     for topic in image.topics.values():
         for number, state in enumerate(topic.partitions):
-            if state.leader == NO_LEADER:
+            if state.leader == NO_LEADER and _is_anybody_there(state, candidates):
                 record = change_of(topic, state, candidates, rules).build(topic.id, number)
                 if record is not None:
-                    records.append(record)
-    return Decision(records, len(records))
+                    yield record
+
+
+def _is_anybody_there(state: PartitionImage, candidates: Candidates) -> bool:
+    return any(candidates.can_lead(replica, state) for replica in state.replicas)
