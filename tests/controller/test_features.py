@@ -3,7 +3,7 @@
 from penstock.controller.brokers import decide_bootstrap
 from penstock.controller.controllers import decide_register_controller, decide_unregister_controller
 from penstock.controller.directories import AssignedReplica, decide_assign_replicas_to_dirs
-from penstock.controller.features import SAFE_DOWNGRADE, FeatureUpdate, decide_update_features
+from penstock.controller.features import SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, FeatureUpdate, decide_update_features
 from penstock.controller.producer_ids import decide_allocate_producer_ids
 from penstock.metadata.delta import replay
 from penstock.metadata.features import (
@@ -43,6 +43,8 @@ def test_levels() -> None:
     assert cluster.image.features[GROUP_VERSION] == 1, "all or nothing"
     assert update(cluster, down) == {GROUP_VERSION: 0}
     assert cluster.image.features[GROUP_VERSION] == 0
+    for kind in (SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        assert update(cluster, FeatureUpdate(GROUP_VERSION, 1, kind)) == {GROUP_VERSION: failed}, "no downgrade"
     assert update(cluster, FeatureUpdate(GROUP_VERSION, 9)) == {GROUP_VERSION: failed}
     assert update(cluster, FeatureUpdate(GROUP_VERSION, 1)) == {GROUP_VERSION: 0}
     assert update(cluster, FeatureUpdate(METADATA_VERSION, METADATA_LEVEL)) == {METADATA_VERSION: 0}

@@ -62,6 +62,9 @@ def _refuse(image: MetadataImage, update: FeatureUpdate) -> Refusal | None:
     if level < current and update.upgrade_type == UPGRADE:
         reason = f"{name} is at level {current}; lowering it to {level} must be asked for as a downgrade"
         return Refusal(ErrorCode.INVALID_UPDATE_VERSION, reason)
+    if level > current and update.upgrade_type != UPGRADE:
+        reason = f"{name} is at level {current}; {level} would be no downgrade"
+        return Refusal(ErrorCode.INVALID_UPDATE_VERSION, reason)
     if level == 0 and name == METADATA_VERSION:
         return Refusal(ErrorCode.INVALID_UPDATE_VERSION, "metadata.version cannot be taken away")
     low, high = (0 if name != METADATA_VERSION else supported.minimum), supported.maximum
