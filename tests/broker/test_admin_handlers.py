@@ -10,6 +10,7 @@ from penstock.log.partition_log import PartitionLog
 from penstock.metadata.features import DEFAULT_LEVELS, SUPPORTED_FEATURES
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.model.hashing import coordinator_partition
+from penstock.model.ids import ZERO_UUID
 from penstock.testing import Broker
 from penstock.wire.generated.alter_configs import AlterConfigsRequest
 from penstock.wire.generated.api_versions import ApiVersionsRequest
@@ -218,6 +219,23 @@ def test_deleting(connection: RawConnection) -> None:
     assert result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     create(connection, "gone")
     assert values(describe(connection, TOPIC, "gone"))["retention.ms"] == ("7200000", 4), "settings went with it"
+
+
+def test_a_deletion_names_a_topic_once_and_in_one_way(connection: RawConnection) -> None:
+    """A name beside an id is no second choice: under it there may be another topic by now."""
+    create(connection, "stays")
+    row, other = DeleteTopicsRequest.DeleteTopicState, b"i" * 16
+    rows = [row("stays", other), row(), row("stays"), row("stays"), row(topic_id=other)]
+    results = connection.call(DeleteTopicsRequest(rows, timeout_ms=1), 6).responses
+    assert [(result.name, result.topic_id, result.error_code) for result in results] == [
+        ("stays", other, ErrorCode.INVALID_REQUEST),
+        (None, ZERO_UUID, ErrorCode.INVALID_REQUEST),
+        ("stays", ZERO_UUID, ErrorCode.INVALID_REQUEST),
+        (None, other, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+    (result,) = connection.call(DeleteTopicsRequest(topic_names=["stays", "stays"], timeout_ms=1), 5).responses
+    assert result.error_code == ErrorCode.INVALID_REQUEST
+    assert values(describe(connection, TOPIC, "stays"))
 
 
 def test_the_coordinator_is_where_the_hash_says(connection: RawConnection, shared: Broker) -> None:

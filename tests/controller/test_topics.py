@@ -220,9 +220,13 @@ def test_refused_deletions() -> None:
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
-        0,
+        ErrorCode.INVALID_REQUEST,
         ErrorCode.INVALID_REQUEST,
     ]
+    for twice in (("a", "a"), (a.id, a.id), ("nothing", "nothing")):
+        codes = [answer.code if isinstance(answer, Refusal) else 0 for answer in delete(cluster, *twice)]
+        assert codes == [ErrorCode.INVALID_REQUEST] * 2
+    assert cluster.image.topic("a") is not None, "whatever is named twice stays"
     cluster = Cluster(delete_topic_enable="false")
     create(cluster, NewTopic("a"))
     (answer,) = delete(cluster, "a")

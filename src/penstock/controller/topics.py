@@ -276,33 +276,34 @@ def partition_records(
 def decide_delete_topics(
     image: MetadataImage, wanted: Sequence[str | bytes], settings: BrokerSettings
 ) -> Decision[list[TopicImage | Refusal]]:
-    """Topics by name or by id; one answer each, in order. A topic's settings go with it."""
+    """Topics by name or by id; one answer each, in order. A topic's settings go with it. One that is named twice,
+    be it by name and by id, stays."""
+    found = [image.topic(which) if isinstance(which, str) else image.topic_by_id(which) for which in wanted]
+    counts = Counter(which if topic is None else topic.id for which, topic in zip(wanted, found, strict=True))
     answers: list[TopicImage | Refusal] = []
     records: list[RecordMessage] = []
-    seen: set[bytes] = set()
-    for which in wanted:
-        topic = image.topic(which) if isinstance(which, str) else image.topic_by_id(which)
-        refused = _refuse_deletion(which, topic, settings, seen)
+    for which, topic in zip(wanted, found, strict=True):
+        refused = _refuse_deletion(which, topic, settings, counts)
         if refused is not None or topic is None:
             answers.append(refused or _unknown(which))
             continue
-        seen.add(topic.id)
         answers.append(topic)
         records.append(RemoveTopicRecord(topic.id))
     return Decision(records, answers)
 
 
 def _refuse_deletion(
-    which: str | bytes, topic: TopicImage | None, settings: BrokerSettings, seen: set[bytes]
+    which: str | bytes, topic: TopicImage | None, settings: BrokerSettings, counts: Mapping[str | bytes, int]
 ) -> Refusal | None:
     if not settings.delete_topic_enable:
         return Refusal(
             ErrorCode.TOPIC_DELETION_DISABLED, "deleting topics is switched off; set delete.topic.enable=true"
         )
+    if counts[which if topic is None else topic.id] > 1:
+        shown = topic.name if topic is not None else which if isinstance(which, str) else format_uuid(which)
+        return Refusal(ErrorCode.INVALID_REQUEST, f"topic {shown!r} is named twice in one request")
     if topic is None:
         return _unknown(which)
-    if topic.id in seen:
-        return Refusal(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice in one request")
     if topic.is_internal:
         return Refusal(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic.name!r} is internal; the broker itself needs it"

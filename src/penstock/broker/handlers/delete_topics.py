@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 
 Result = DeleteTopicsResponse.DeletableTopicResult
 _FORBIDDEN = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not authorised to delete this topic")
+_EITHER = Refusal(ErrorCode.INVALID_REQUEST, "a topic is named either by its name or by its id")
 
 
 async def handle(broker: "Broker", context: "RequestContext", request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     results: list[Result] = []
     wanted: list[str | bytes] = []
-    for which in _wanted(context, request):
+    for topic in _named(context, request):
+        if (topic.name is None) == (topic.topic_id == ZERO_UUID):
+            results.append(Result(topic.name, topic.topic_id, _EITHER.code, _EITHER.message))
+            continue
+        which = topic.name if topic.name is not None else topic.topic_id
         name = which if isinstance(which, str) else _name_of(broker.image, which)
         if name is None or broker.gate.allows_topic(context, Operation.DELETE, name):
             wanted.append(which)
@@ -33,14 +38,15 @@ async def handle(broker: "Broker", context: "RequestContext", request: DeleteTop
         lambda view: decide_delete_topics(view.image, wanted, broker.settings),
         unavailable=lambda refusal: [refusal] * len(wanted),
     )
-    results += [_result(context, which, answer) for which, answer in zip(wanted, answers, strict=True)]
+    done = dict(zip(wanted, answers, strict=True))  # named twice: refused once
+    results += [_result(context, which, answer) for which, answer in done.items()]
     return DeleteTopicsResponse(responses=results)
 
 
-def _wanted(context: "RequestContext", request: DeleteTopicsRequest) -> list[str | bytes]:
+def _named(context: "RequestContext", request: DeleteTopicsRequest) -> list[DeleteTopicsRequest.DeleteTopicState]:
     if context.api_version < 6:
-        return list(request.topic_names)
-    return [topic.name if topic.name is not None else topic.topic_id for topic in request.topics]
+        return [DeleteTopicsRequest.DeleteTopicState(name) for name in request.topic_names]
+    return request.topics
 
 
 def _name_of(image: MetadataImage, topic_id: bytes) -> str | None:
