@@ -341,6 +341,21 @@ def test_topics_are_not_created_on_demand_when_switched_off() -> None:
         assert connection.call(bad, 9).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
+def test_the_metadata_log_is_no_topic() -> None:
+    """A replica of it would take its directory: no client, by asking for it or by making it, may bring that about."""
+    with Broker() as broker:
+        with RawConnection(broker.bootstrap) as connection:
+            asked = MetadataRequest([MetadataRequest.MetadataRequestTopic(name="__cluster_metadata")], True)
+            assert connection.call(asked, 12).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+            asked.allow_auto_topic_creation = False
+            assert connection.call(asked, 12).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert create(connection, "__cluster_metadata").error_code == ErrorCode.INVALID_REQUEST
+            assert create(connection, "kept").error_code == 0
+        broker.restart()
+        with RawConnection(broker.bootstrap) as connection:
+            assert [topic.name for topic in connection.call(MetadataRequest(None), 12).topics] == ["kept"]
+
+
 def test_settings_and_topics_survive_a_restart() -> None:
     with Broker() as broker:
         with RawConnection(broker.bootstrap) as connection:

@@ -124,6 +124,7 @@ def test_validating_writes_nothing() -> None:
         (NewTopic("a", assignments={0: ()}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no replicas"),
         (NewTopic("a", assignments={0: (1, 1)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "twice"),
         (NewTopic("a", assignments={0: (9,)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no broker 9"),
+        (NewTopic("__cluster_metadata"), ErrorCode.INVALID_REQUEST, "metadata log"),
     ],
 )
 def test_refusals(topic: NewTopic, code: ErrorCode, part: str) -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from penstock.metadata.image import MetadataImage, collision_key
+from penstock.metadata.image import METADATA_TOPIC, MetadataImage, collision_key
 from penstock.model.errors import ErrorCode, Refusal
 
 MAX_NAME_LENGTH = 249
@@ -24,6 +24,13 @@ def check_topic_name(name: str) -> Refusal | None:
         return None
     shown = name if len(name) <= 64 else name[:61] + "..."
     return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic name {shown!r} is not valid: {reason}")
+
+
+def check_reserved(name: str) -> Refusal | None:
+    """The metadata log is no topic, but has the directory of one: replicas of it would be put in its place."""
+    if name != METADATA_TOPIC:
+        return None
+    return Refusal(ErrorCode.INVALID_REQUEST, f"topic name {name!r} is that of the cluster's own metadata log")
 
 
 def check_collision(image: MetadataImage, name: str) -> Refusal | None:

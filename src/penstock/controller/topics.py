@@ -17,7 +17,7 @@ from penstock.controller.placement import (
     plan_spread,
     registered_domains,
 )
-from penstock.controller.topic_names import check_collision, check_topic_name, collision_refusal
+from penstock.controller.topic_names import check_collision, check_reserved, check_topic_name, collision_refusal
 from penstock.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicImage, collision_key
 from penstock.metadata.settings import BrokerSettings, SettingError, parse_overrides
 from penstock.metadata.snapshot import partition_record
@@ -110,7 +110,7 @@ class _NameCheck:
     def refuse(self, name: str) -> Refusal | None:
         if self._counts[name] > 1:
             return Refusal(ErrorCode.INVALID_REQUEST, f"topic {name!r} is named twice in one request")
-        if refused := check_topic_name(name):
+        if refused := check_topic_name(name) or check_reserved(name):
             return refused
         if self._image.topic(name) is not None:
             return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")

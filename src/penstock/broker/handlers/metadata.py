@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.addresses import Endpoint, controller_for, reachable_brokers
 from penstock.broker.topic_creation import create_on_demand
-from penstock.controller.topic_names import check_topic_name
+from penstock.controller.topic_names import check_reserved, check_topic_name
 from penstock.metadata.image import BrokerImage, TopicImage
 from penstock.metadata.partition import PartitionImage
 from penstock.model.errors import ErrorCode
@@ -111,7 +111,7 @@ async def _create_missing(
     refused: dict[str, ErrorCode] = {}
     creatable = []
     for name in names:
-        if check_topic_name(name) is not None:
+        if check_topic_name(name) is not None or check_reserved(name) is not None:
             refused[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif broker.gate.allows_cluster(context, Operation.CREATE) or broker.gate.allows_topic(
             context, Operation.CREATE, name
