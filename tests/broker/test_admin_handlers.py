@@ -20,6 +20,7 @@ from penstock.wire.generated.delete_topics import DeleteTopicsRequest
 from penstock.wire.generated.describe_cluster import DescribeClusterRequest
 from penstock.wire.generated.describe_configs import DescribeConfigsRequest
 from penstock.wire.generated.describe_topic_partitions import DescribeTopicPartitionsRequest
+from penstock.wire.generated.fetch import FetchRequest
 from penstock.wire.generated.find_coordinator import FindCoordinatorRequest
 from penstock.wire.generated.incremental_alter_configs import IncrementalAlterConfigsRequest
 from penstock.wire.generated.init_producer_id import InitProducerIdRequest
@@ -354,6 +355,18 @@ def test_the_metadata_log_is_no_topic() -> None:
         broker.restart()
         with RawConnection(broker.bootstrap) as connection:
             assert [topic.name for topic in connection.call(MetadataRequest(None), 12).topics] == ["kept"]
+
+
+def test_the_metadata_log_is_fetched_by_members_only(connection: RawConnection) -> None:
+    """A client that fetches it as a voter would have the leader count what nobody has."""
+    part = FetchRequest.FetchPartition(current_leader_epoch=1, fetch_offset=1, last_fetched_epoch=1)
+    for version, topic, code in (
+        (12, FetchRequest.FetchTopic("__cluster_metadata", ZERO_UUID, [part]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (14, FetchRequest.FetchTopic("", bytes(15) + b"\x01", [part]), ErrorCode.UNKNOWN_TOPIC_ID),
+    ):
+        (row,) = connection.call(FetchRequest(replica_id=1, topics=[topic]), version).responses
+        assert row.partitions[0].error_code == code
+        assert not row.partitions[0].records
 
 
 def test_settings_and_topics_survive_a_restart() -> None:

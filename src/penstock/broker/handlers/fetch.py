@@ -3,7 +3,8 @@ diverging epochs (KIP-595), v13 topic ids, v15 replica state (KIP-903), v16 lead
 
 Answers at once when `min_bytes` are there, else parks until data, an error or `max_wait_ms`. Records go from the
 segment files to the socket as they are; read-committed readers get the list of transactions to skip. Followers read
-to the end of the log, and where they ask from is their acknowledgement. Fetches of the metadata log go to the quorum.
+to the end of the log, and where they ask from is their acknowledgement. What members fetch of the metadata log is
+the quorum's to answer.
 """
 
 import asyncio
@@ -68,7 +69,7 @@ class FetchHandler:
     ) -> bool:
         """False: a partition has to be opened first."""
         request = decode_fetch(frame, position, context.api_version)
-        if request.topics and request.topics[0][0] in _METADATA_KEYS:
+        if request.topics and request.topics[0][0] in _METADATA_KEYS and self._is_member(context):
             self._fetch_metadata(reply, context, frame, position)
             return True
         if prepared is None and self.broker.partitions.any_closed(request.topics):
@@ -117,6 +118,10 @@ class FetchHandler:
             fetches.remove(fetch)
             if not fetches:
                 del self._parked[fetch.connection]
+
+    def _is_member(self, context: RequestContext) -> bool:
+        """Only members speak on the controller's listener; to a client the metadata log is no topic."""
+        return context.listener_name in self.broker.router.controller_listeners
 
     def _fetch_metadata(self, reply: Reply, context: RequestContext, frame: memoryview, position: int) -> None:
         """The quorum's own: voters and observers follow the metadata log by the same request."""
