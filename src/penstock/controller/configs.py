@@ -139,9 +139,9 @@ def refuse_resource(image: MetadataImage, resource: Resource) -> Refusal | None:
         )
     if not resource.name:
         return None
-    if not resource.name.isdigit():
-        return Refusal(ErrorCode.INVALID_REQUEST, f"a broker is named by its id, not by {resource.name!r}")
-    if int(resource.name) not in image.brokers:
+    if resource.name not in map(str, image.brokers):
+        if not resource.name.isdecimal():
+            return Refusal(ErrorCode.INVALID_REQUEST, f"a broker is named by its id, not by {resource.name!r}")
         known = ", ".join(map(str, sorted(image.brokers)))
         return Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"there is no broker {resource.name}; known are {known}")
     return None
