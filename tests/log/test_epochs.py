@@ -19,6 +19,7 @@ def test_end_offsets_as_kafka_answers_them() -> None:
     assert epochs.end_offset(2, 50) == (2, 20)
     assert epochs.end_offset(0, 50) == (0, 10), "before the first known one"
     assert LeaderEpochs().end_offset(0, 0) == (-1, -1)
+    assert epochs.end_offset(-2, 50) == LeaderEpochs().end_offset(-2, 0) == (-1, -1), "no epoch, whoever asks"
 
 
 def test_epoch_at() -> None:

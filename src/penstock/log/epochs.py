@@ -39,7 +39,7 @@ class LeaderEpochs:
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch ≤ `epoch` that this log knows, and where it ended; (−1, −1) if it cannot tell."""
-        if epoch == UNDEFINED_EPOCH or epoch > self.latest:
+        if epoch <= UNDEFINED_EPOCH or epoch > self.latest:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == self.latest:
             return epoch, log_end_offset
