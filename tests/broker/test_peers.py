@@ -154,6 +154,18 @@ def test_probing_tells_the_dead_from_the_silent() -> None:
     with_node(body)
 
 
+def test_what_is_no_name_of_a_host_is_unreachable() -> None:
+    """Clients name hosts, too: those of voters that they add."""
+
+    async def body(node: Node, address: tuple[str, int], peers: Peers) -> None:
+        for host in ("x" * 250, "a..b"):
+            assert await peers.probe((host, address[1]), 1_000) == "silent"
+            with pytest.raises(PeerUnreachable, match="no name of a host"):
+                await ask(peers, (host, address[1]), timeout_ms=1_000)
+
+    with_node(body)
+
+
 def test_what_is_cut_off_is_silent() -> None:
     async def body(node: Node, address: tuple[str, int], peers: Peers) -> None:
         await ask(peers, address)

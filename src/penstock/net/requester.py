@@ -365,6 +365,8 @@ async def connect(kind: type[Q], host: str, port: int, *, client_id: str, timeou
     except OSError as error:
         message = f"cannot connect to {address}: {error.strerror or error}"
         raise RequestFailed(message, refused=_was_refused(error)) from None
+    except UnicodeError:
+        raise RequestFailed(f"cannot connect to {address}: that is no name of a host") from None
     return connection
 
 
