@@ -222,6 +222,32 @@ def test_reassignments_and_elections(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_shutdown_that_is_asked_for_twice_waits_for_what_moved_last(tmp_path: Path) -> None:
+    """The second request comes while what the first one changed is being committed."""
+
+    async def scenario() -> None:
+        async with playing(tmp_path) as world:
+            await world.join(2, 3)
+            await world.create("a", 2, 3)
+            await world.create("b", 2, 3)
+            await world.alter("a", [2])
+            assert not (await world.beat(2, want_shut_down=True)).should_shut_down
+            assert (world.partition("a").leader, world.partition("b").leader) == (2, 3)
+            clock = world.broker.controller_clock
+            assert (await world.alter("a", [2, 3])).error_code == ErrorCode.NEW_LEADER_ELECTED
+            for broker in world.broker.image.brokers.values():
+                clock.heard_of(broker.id, broker.epoch, world.broker.image.end_offset - 1)
+            asked = [world.beat(2, want_shut_down=True) for _ in range(2)]
+            assert [answer.should_shut_down for answer in await asyncio.gather(*asked)] == [False, False]
+            assert world.partition("a").isr == (3,)
+            assert not (await world.beat(2, want_shut_down=True)).should_shut_down, "3 does not know that it is alone"
+            await world.beat(3)
+            clock.heard_of(1, world.broker.image.brokers[1].epoch, world.broker.image.end_offset - 1)
+            assert (await world.beat(2, want_shut_down=True)).should_shut_down
+
+    asyncio.run(scenario())
+
+
 def test_the_last_broker_may_come_to_lead_what_it_lacks(tmp_path: Path) -> None:
     """The one that had it all was removed: a setting that allows it counts, though there is no other broker left."""
 

@@ -75,6 +75,10 @@ class ControllerClock:
         session_ms = self._broker.settings.broker_session_timeout_ms
         return self.liveness.is_alive(broker_id, epoch, self.now_ms(), session_ms)
 
+    def hands_over(self, broker_id: int, epoch: int) -> None:
+        """Leaderships of the broker are about to move: until that is committed it may not stop."""
+        self.shutting_down(broker_id, epoch, -1)
+
     def shutting_down(self, broker_id: int, epoch: int, offset: int) -> None:
         """The broker may stop once the others have the record at this offset."""
         contact = self.liveness.contact(broker_id, epoch)

@@ -6,6 +6,7 @@ The sign of life counts from when the request comes, whatever becomes of the dec
 
 from typing import TYPE_CHECKING
 
+from penstock.controller.decision import Decision, View
 from penstock.controller.heartbeats import Heartbeat, HeartbeatAnswer, decide_heartbeat
 from penstock.model.errors import ErrorCode, Refusal
 from penstock.security.verdicts import Operation
@@ -31,10 +32,14 @@ async def handle(
     )
     clock = broker.controller_clock
     clock.heard_of(beat.broker_id, beat.broker_epoch, beat.metadata_offset)
-    answer: HeartbeatAnswer | Refusal = await broker.controller.submit(
-        lambda view: decide_heartbeat(view, beat, clock.liveness, broker.settings),
-        unavailable=lambda refusal: refusal,
-    )
+
+    def decide(view: View) -> Decision[HeartbeatAnswer | Refusal]:
+        decision = decide_heartbeat(view, beat, clock.liveness, broker.settings)
+        if isinstance(decision.answer, HeartbeatAnswer) and decision.answer.hands_over:
+            clock.hands_over(beat.broker_id, beat.broker_epoch)
+        return decision
+
+    answer: HeartbeatAnswer | Refusal = await broker.controller.submit(decide, unavailable=lambda refusal: refusal)
     if isinstance(answer, Refusal):
         return BrokerHeartbeatResponse(error_code=answer.code)
     if answer.hands_over:
