@@ -14,21 +14,26 @@ from penstock.model.ids import ZERO_UUID
 from penstock.testing import Broker
 from penstock.wire.generated.alter_configs import AlterConfigsRequest
 from penstock.wire.generated.api_versions import ApiVersionsRequest
+from penstock.wire.generated.begin_quorum_epoch import BeginQuorumEpochRequest
 from penstock.wire.generated.create_partitions import CreatePartitionsRequest
 from penstock.wire.generated.create_topics import CreateTopicsRequest
 from penstock.wire.generated.delete_topics import DeleteTopicsRequest
 from penstock.wire.generated.describe_cluster import DescribeClusterRequest
 from penstock.wire.generated.describe_configs import DescribeConfigsRequest
 from penstock.wire.generated.describe_topic_partitions import DescribeTopicPartitionsRequest
+from penstock.wire.generated.end_quorum_epoch import EndQuorumEpochRequest
 from penstock.wire.generated.fetch import FetchRequest
+from penstock.wire.generated.fetch_snapshot import FetchSnapshotRequest
 from penstock.wire.generated.find_coordinator import FindCoordinatorRequest
 from penstock.wire.generated.incremental_alter_configs import IncrementalAlterConfigsRequest
 from penstock.wire.generated.init_producer_id import InitProducerIdRequest
 from penstock.wire.generated.metadata import MetadataRequest
+from penstock.wire.generated.vote import VoteRequest
 from tests.conformance.raw import RawConnection
 
 TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE, APPEND = 0, 1, 2
+_METADATA_ID = bytes(15) + b"\x01"
 
 
 @pytest.fixture(scope="module")
@@ -362,11 +367,39 @@ def test_the_metadata_log_is_fetched_by_members_only(connection: RawConnection) 
     part = FetchRequest.FetchPartition(current_leader_epoch=1, fetch_offset=1, last_fetched_epoch=1)
     for version, topic, code in (
         (12, FetchRequest.FetchTopic("__cluster_metadata", ZERO_UUID, [part]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (14, FetchRequest.FetchTopic("", bytes(15) + b"\x01", [part]), ErrorCode.UNKNOWN_TOPIC_ID),
+        (14, FetchRequest.FetchTopic("", _METADATA_ID, [part]), ErrorCode.UNKNOWN_TOPIC_ID),
     ):
         (row,) = connection.call(FetchRequest(replica_id=1, topics=[topic]), version).responses
         assert row.partitions[0].error_code == code
         assert not row.partitions[0].records
+
+
+def test_members_are_answered_in_every_version() -> None:
+    """Older ones have no room for where the leader is."""
+    settings = {"listeners": "CONTROLLER://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"}
+    vote, begin, end, snapshot = VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, FetchSnapshotRequest
+    name = "__cluster_metadata"
+    with Broker(settings) as broker:
+        assert broker.node is not None
+        (endpoint,) = broker.node.broker.driver.controller_endpoints
+        with RawConnection(f"127.0.0.1:{endpoint.port}") as connection:
+            for request in (
+                vote(topics=[vote.TopicData(name, [vote.PartitionData()])]),
+                begin(topics=[begin.TopicData(name, [begin.PartitionData()])]),
+                end(topics=[end.TopicData(name, [end.PartitionData()])]),
+                snapshot(topics=[snapshot.TopicSnapshot(name, [snapshot.PartitionSnapshot()])]),
+            ):
+                for version in range(request.MIN_VERSION, request.MAX_VERSION + 1):
+                    answer = connection.call(request, version)
+                    assert answer.topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+                    assert bool(answer.node_endpoints) == (version > 0)
+            for version in range(4, FetchRequest.MAX_VERSION + 1):
+                topic = FetchRequest.FetchTopic(name) if version < 13 else FetchRequest.FetchTopic("", _METADATA_ID)
+                topic.partitions = [FetchRequest.FetchPartition(current_leader_epoch=0 if version >= 9 else -1)]
+                answer = connection.call(FetchRequest(topics=[topic]), version)
+                code = ErrorCode.FENCED_LEADER_EPOCH if version >= 12 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                assert answer.responses[0].partitions[0].error_code == code
+                assert bool(answer.node_endpoints) == (version >= 16)
 
 
 def test_settings_and_topics_survive_a_restart() -> None:

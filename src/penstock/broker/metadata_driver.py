@@ -442,11 +442,12 @@ class MetadataDriver:
 
     async def handle_fetch(self, context: "RequestContext", request: "FetchRequest") -> "FetchResponse":
         """A fetch of `__cluster_metadata`, by a voter or an observer."""
+        from penstock.broker.quorum_wire import in_version
         from penstock.wire.generated.fetch import FetchResponse
 
         if self.quorum is None:
             return FetchResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
-        return await self.quorum.fetch(request)
+        return in_version(await self.quorum.fetch(request), context.api_version)
 
     # --- failure --------------------------------------------------------------------------------------------
 

@@ -5,19 +5,24 @@ first message comes or goes: a node that is alone never needs it.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.broker.quorum_addresses import METADATA_TOPIC_ID, Place, Sender
 from penstock.metadata.image import METADATA_TOPIC
 from penstock.model.errors import ErrorCode, error_of
 from penstock.quorum import messages as q
 from penstock.quorum.election_state import ReplicaKey
+from penstock.wire.apis import ApiKey
 from penstock.wire.generated.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
 from penstock.wire.generated.end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
 from penstock.wire.generated.fetch import FetchRequest, FetchResponse
 from penstock.wire.generated.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from penstock.wire.generated.vote import VoteRequest, VoteResponse
 from penstock.wire.struct import ApiMessage
+
+Told = TypeVar(
+    "Told", VoteResponse, BeginQuorumEpochResponse, EndQuorumEpochResponse, FetchResponse, FetchSnapshotResponse
+)
 
 FETCH_BYTES = 1 << 20
 SNAPSHOT_CHUNK_BYTES = 1 << 20
@@ -164,6 +169,16 @@ _DECODERS: dict[type, Callable[[Any, Any, int], q.Request]] = {
 }
 
 # --- answers going out ----------------------------------------------------------------------------------------------
+
+_TELLS_PLACES_FROM = {ApiKey.FETCH: 16}
+"""The version from which an answer has room for where the leader is: 1, but for those named here."""
+
+
+def in_version(response: Told, version: int) -> Told:
+    """The same answer, without what that version has no room for."""
+    if version < _TELLS_PLACES_FROM.get(response.API_KEY, 1):
+        response.node_endpoints = []
+    return response
 
 
 def encode_vote_response(response: q.VoteResponse, leader: Place | None) -> VoteResponse:

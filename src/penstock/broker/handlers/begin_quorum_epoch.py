@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.quorum_wire import in_version
 from penstock.model.errors import ErrorCode
 from penstock.security.verdicts import Operation
 from penstock.wire.generated.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
@@ -19,4 +20,4 @@ async def handle(
     quorum = broker.driver.quorum
     if quorum is None:
         return BeginQuorumEpochResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
-    return await quorum.begin_epoch(request)
+    return in_version(await quorum.begin_epoch(request), context.api_version)

@@ -120,8 +120,9 @@ class FetchHandler:
                 del self._parked[fetch.connection]
 
     def _is_member(self, context: RequestContext) -> bool:
-        """Only members speak on the controller's listener; to a client the metadata log is no topic."""
-        return context.listener_name in self.broker.router.controller_listeners
+        """Only members speak on the controller's listener, and they name the epoch of what they have (v12); to a
+        client the metadata log is no topic."""
+        return context.api_version >= 12 and context.listener_name in self.broker.router.controller_listeners
 
     def _fetch_metadata(self, reply: Reply, context: RequestContext, frame: memoryview, position: int) -> None:
         """The quorum's own: voters and observers follow the metadata log by the same request."""

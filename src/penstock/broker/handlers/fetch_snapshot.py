@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.quorum_wire import in_version
 from penstock.model.errors import ErrorCode
 from penstock.security.verdicts import Operation
 from penstock.wire.generated.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
@@ -17,4 +18,4 @@ async def handle(broker: "Broker", context: "RequestContext", request: FetchSnap
     quorum = broker.driver.quorum
     if quorum is None:
         return FetchSnapshotResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
-    return await quorum.fetch_snapshot(request)
+    return in_version(await quorum.fetch_snapshot(request), context.api_version)

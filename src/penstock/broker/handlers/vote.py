@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.quorum_wire import in_version
 from penstock.model.errors import ErrorCode
 from penstock.security.verdicts import Operation
 from penstock.wire.generated.vote import VoteRequest, VoteResponse
@@ -15,4 +16,6 @@ async def handle(broker: "Broker", context: "RequestContext", request: VoteReque
     if not broker.gate.allows_cluster(context, Operation.CLUSTER_ACTION):
         return VoteResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     quorum = broker.driver.quorum
-    return await quorum.vote(request) if quorum else VoteResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
+    if quorum is None:
+        return VoteResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
+    return in_version(await quorum.vote(request), context.api_version)
