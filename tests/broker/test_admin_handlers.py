@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.controller_service import ControllerService
+from penstock.broker.metadata_driver import MetadataUnavailable
 from penstock.log.partition_log import PartitionLog
 from penstock.metadata.features import DEFAULT_LEVELS, SUPPORTED_FEATURES
 from penstock.model.errors import ErrorCode, Refusal
@@ -21,6 +23,7 @@ from penstock.wire.generated.delete_topics import DeleteTopicsRequest
 from penstock.wire.generated.describe_cluster import DescribeClusterRequest
 from penstock.wire.generated.describe_configs import DescribeConfigsRequest
 from penstock.wire.generated.describe_topic_partitions import DescribeTopicPartitionsRequest
+from penstock.wire.generated.elect_leaders import ElectLeadersRequest
 from penstock.wire.generated.end_quorum_epoch import EndQuorumEpochRequest
 from penstock.wire.generated.fetch import FetchRequest
 from penstock.wire.generated.fetch_snapshot import FetchSnapshotRequest
@@ -393,6 +396,9 @@ def test_members_are_answered_in_every_version() -> None:
                     answer = connection.call(request, version)
                     assert answer.topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
                     assert bool(answer.node_endpoints) == (version > 0)
+            for version in range(2):
+                answer = connection.call(DescribeClusterRequest(), version)
+                assert answer.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
             for version in range(4, FetchRequest.MAX_VERSION + 1):
                 topic = FetchRequest.FetchTopic(name) if version < 13 else FetchRequest.FetchTopic("", _METADATA_ID)
                 topic.partitions = [FetchRequest.FetchPartition(current_leader_epoch=0 if version >= 9 else -1)]
@@ -400,6 +406,20 @@ def test_members_are_answered_in_every_version() -> None:
                 code = ErrorCode.FENCED_LEADER_EPOCH if version >= 12 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 assert answer.responses[0].partitions[0].error_code == code
                 assert bool(answer.node_endpoints) == (version >= 16)
+
+
+def test_an_election_that_cannot_be_held_is_refused_in_every_version(
+    connection: RawConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise MetadataUnavailable("the disk is full")
+
+    monkeypatch.setattr(ControllerService, "_append", refuse)
+    kind, code = ElectLeadersRequest, ErrorCode.KAFKA_STORAGE_ERROR
+    for version in range(3):
+        answer = connection.call(kind(topic_partitions=[kind.TopicPartitions("t", [0, 1])]), version)
+        rows = [row.error_code for topic in answer.replica_election_results for row in topic.partition_result]
+        assert (answer.error_code, rows) == ((code, []) if version else (0, [code, code]))
 
 
 def test_settings_and_topics_survive_a_restart() -> None:

@@ -27,8 +27,9 @@ async def handle(
     if request.endpoint_type != served:
         known = request.endpoint_type in (_BROKERS, _CONTROLLERS)
         code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        told = served if context.api_version > 0 else _BROKERS  # which v0 means, and has no room for
         return DescribeClusterResponse(
-            error_code=code, error_message=code.message, endpoint_type=served, cluster_id=broker.cluster_id
+            error_code=code, error_message=code.message, endpoint_type=told, cluster_id=broker.cluster_id
         )
     response = DescribeClusterResponse(endpoint_type=served, cluster_id=broker.cluster_id)
     response.unclean_elections = broker.controller_clock.counters.unclean_elections

@@ -21,7 +21,7 @@ Row = ElectLeadersResponse.PartitionResult
 
 async def handle(broker: "Broker", context: "RequestContext", request: ElectLeadersRequest) -> ElectLeadersResponse:
     if not broker.gate.allows_cluster(context, Operation.ALTER):
-        return ElectLeadersResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return _refused(context, request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     named = request.topic_partitions
     wanted = None
     if named is not None:
@@ -31,9 +31,21 @@ async def handle(broker: "Broker", context: "RequestContext", request: ElectLead
         unavailable=lambda refusal: refusal,
     )
     if isinstance(answer, Refusal):
-        return ElectLeadersResponse(error_code=answer.code)
+        return _refused(context, request, answer.code)
     rows: dict[str, list[Row]] = {}
     for which, refusal in answer:
         code, message = (refusal.code, refusal.message) if refusal is not None else (ErrorCode.NONE, None)
         rows.setdefault(which.topic, []).append(Row(which.partition, code, message))
     return ElectLeadersResponse(replica_election_results=[Rows(topic, row) for topic, row in rows.items()])
+
+
+def _refused(context: "RequestContext", request: ElectLeadersRequest, code: ErrorCode) -> ElectLeadersResponse:
+    """As a whole; v0 can say so of single partitions only."""
+    if context.api_version > 0:
+        return ElectLeadersResponse(error_code=code)
+    named = request.topic_partitions or ()
+    return ElectLeadersResponse(
+        replica_election_results=[
+            Rows(topic.topic, [Row(number, code, None) for number in topic.partitions]) for topic in named
+        ]
+    )
