@@ -2,12 +2,15 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
-from penstock.client import ConsumerRecord, TopicPartition
+from penstock.client import ConsumerRecord, TopicPartition, sync
 from penstock.client.errors import Closed, ConnectionFailed, RecordRefused
 from penstock.client.sync import Admin, Consumer, Delivery, Producer
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -79,6 +82,26 @@ def test_callbacks_run_once_before_or_after() -> None:
     assert seen == [True, True]
     with pytest.raises(Closed):
         delivery.result()
+
+
+@pytest.mark.parametrize("attempt", range(8))
+def test_all_who_wait_for_a_delivery_are_told(monkeypatch: pytest.MonkeyPatch, attempt: int) -> None:
+    """Two threads begin to wait in the same moment: the one makes its event while the other does."""
+    delivery = Delivery()
+    both_make_one = threading.Barrier(2)
+
+    def made_together() -> threading.Event:
+        with suppress(threading.BrokenBarrierError):  # who is alone goes on
+            both_make_one.wait(0.2)
+        return threading.Event()
+
+    monkeypatch.setattr(sync, "threading", SimpleNamespace(Event=made_together))
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(delivery.exception, 5) for _ in range(2)]
+        eventually(lambda: delivery._event is not None)
+        error = Closed("no")
+        delivery.set_exception(error)
+        assert [each.result() for each in waiting] == [error, error]
 
 
 def test_an_iteration_can_be_left_and_committed_at_any_record(bootstrap: str, topic: str) -> None:

@@ -35,6 +35,7 @@ _MAX_QUEUED = 10_000
 _TURN_S = 0.001
 _IDLE_TURNS = 20
 _RECORDS_PER_TURN = 2_000
+_making_event = threading.Lock()  # all who wait for one delivery wait for one event
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -310,9 +311,9 @@ class Delivery:
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if not self._done:
             # The event is in place before `_done` is looked at again; `_finish` does it the other way round.
-            if self._event is None:
-                self._event = threading.Event()
-            if not self._done and not self._event.wait(timeout):
+            with _making_event:
+                event = self._event = self._event or threading.Event()
+            if not self._done and not event.wait(timeout):
                 raise TimeoutError("the record is not acknowledged yet")
         return self._error
 
