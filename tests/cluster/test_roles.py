@@ -11,6 +11,7 @@ from penstock.net.free_ports import free_ports
 from penstock.testing import Broker
 from penstock.wire.generated.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tests.cluster.traffic import Writer, read_all
+from tests.waiting import eventually
 
 NODES = tuple[Broker, Broker, Broker]
 
@@ -78,10 +79,14 @@ def test_a_controller_apart(nodes: NODES) -> None:
     assert not writer.failures
 
 
+def with_both(told: DescribeClusterResponse) -> DescribeClusterResponse | None:
+    """A broker that is ready itself may hear of the other only then."""
+    return told if [row.broker_id for row in told.brokers] == [2, 3] else None
+
+
 def test_each_listener_tells_of_its_own_kind(nodes: NODES) -> None:
     voter, first, second = nodes
-    brokers = describe(first.port, 1)
-    assert [row.broker_id for row in brokers.brokers] == [2, 3]
+    brokers = eventually(lambda: with_both(describe(first.port, 1)), message="one broker never hears of the other")
     assert brokers.controller_id in (2, 3), "clients cannot reach a controller that is not a broker"
     assert describe(first.port, 2).error_code == 114
     controllers = describe(voter.node.ports[0], 2)
