@@ -462,6 +462,11 @@ def _deletes(extras: Extras) -> bool:
     return extras.deletes
 
 
+def _deletes_and_moves(extras: Extras) -> bool:
+    """Replicas are built anew where records were deleted."""
+    return extras.deletes and extras.balances and extras.flush_ms is None
+
+
 def _takes_offsets(extras: Extras) -> bool:
     return extras.takes_offsets
 
@@ -544,7 +549,16 @@ MUTANTS = (
         "preferred-replica-ignored", "P-Live", 3, 10, (), _preferred_replica_ignored, _reads_all_in_racks, draw_extras
     ),
     Mutant("acks-1-before-fsync", "P4", 1, 20, ("power_loss_in_sync",), _written_at_once, _hastes, draw_extras),
-    Mutant("start-in-a-batch-refused", "P5", 5, 15, AWAY, _batch_with_start_refused, _deletes, draw_second_extras),
+    Mutant(
+        "start-in-a-batch-refused",
+        "P5",
+        5,
+        20,
+        AWAY,
+        _batch_with_start_refused,
+        _deletes_and_moves,
+        draw_second_extras,
+    ),
 )
 
 # Rarer than a cluster under faults can show in a few dozen seeds; the worlds of their rooms find each of these.
