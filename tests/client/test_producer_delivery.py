@@ -553,6 +553,19 @@ def test_records_without_a_key_that_come_slowly_are_spread() -> None:
     with_producer(body, broker=FakeBroker(3), linger_ms=5)
 
 
+@pytest.mark.parametrize("partitions", [2, 3])
+def test_records_without_a_key_that_come_fast_are_spread(partitions: int) -> None:
+    """Each batch is full, and the record that did not fit begins the next one in the same partition."""
+
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        for _ in range(1000):
+            await producer.send(TOPIC, bytes(300))
+        await producer.flush()
+        assert min(len(log.values) for log in broker.partitions) > 1000 / partitions / 2
+
+    with_producer(body, broker=FakeBroker(partitions), linger_ms=5, batch_bytes=1000)
+
+
 def test_a_full_buffer_does_not_wait_for_linger() -> None:
     async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
         begun = asyncio.get_running_loop().time()

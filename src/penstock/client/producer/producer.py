@@ -195,9 +195,8 @@ class Producer:
             else:
                 available = info.available or list(info.partitions)
                 partition = self._sticky.choose(topic, available)
-                if not accumulator.has_open_batch(topic, partition):  # it has left, and the next goes elsewhere
-                    self._sticky.move_on(topic, partition)
-                    partition = self._sticky.choose(topic, available)
+                if not accumulator.has_open_batch(topic, partition):
+                    partition = self._sticky.begin(topic, available)
         elif partition not in info.partitions:
             raise no_partition(topic, info.partition_count, partition)
         if size > self.options.max_request_bytes:
