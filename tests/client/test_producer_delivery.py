@@ -566,6 +566,16 @@ def test_records_without_a_key_that_come_fast_are_spread(partitions: int) -> Non
     with_producer(body, broker=FakeBroker(partitions), linger_ms=5, batch_bytes=1000)
 
 
+@pytest.mark.parametrize("acks", [0, 1])
+def test_nobody_waits_for_linger_behind_many_who_wait_for_room(acks: int) -> None:
+    async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
+        begun = asyncio.get_running_loop().time()
+        await asyncio.gather(*(producer.send(TOPIC, bytes(200)) for _ in range(40)))
+        assert asyncio.get_running_loop().time() - begun < 5
+
+    with_producer(body, acks=acks, idempotent=False, linger_ms=30_000, buffer_bytes=1000, max_block_ms=60_000)
+
+
 def test_a_full_buffer_does_not_wait_for_linger() -> None:
     async def body(producer: Producer, broker: FakeBroker, cluster: FakeCluster) -> None:
         begun = asyncio.get_running_loop().time()

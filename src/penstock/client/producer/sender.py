@@ -95,7 +95,7 @@ class Sender:
             self._timer = self._loop.call_at(when, self._timer_fired)
 
     def batch_opened(self, batch: ProducerBatch) -> None:
-        if self._linger_s <= 0:
+        if self._linger_s <= 0 or self._accumulator.is_exhausted:
             self.wake()
         else:
             self.wake_at(batch.created_at + self._linger_s)
