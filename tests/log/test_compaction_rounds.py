@@ -193,6 +193,31 @@ def test_truncation_and_deletion_lower_the_checkpoint() -> None:
     assert measure_dirt(again, 1, NOW_MS).first_dirty_offset == 0
 
 
+@pytest.mark.parametrize("more", [False, True])
+def test_a_clean_segment_that_was_closed_anew_is_synced_first(more: bool) -> None:
+    """Cut just where it ends, it was the active one once more. The sync looks for it under its own name, which is
+    gone when it has become one with its neighbour."""
+    bench = Bench()
+    log = bench.log
+    for value in ("1", "2"):
+        put(log, ("a", value * 300), (f"deleted {value}", None))
+        close_segment(log)
+    put(log, ("b", "1"))
+    log.flush()
+    cleaner = compact(log)
+    log.truncate_to(4)
+    log.roll()
+    if more:
+        put(log, ("c", "1"))
+        log.roll()
+    bench.clock.value_ms += COMPACT.delete_retention_ms + 1
+    compact(log, cleaner)
+    log.flush()
+    assert log.directory.failure is None
+    compact(log, cleaner)
+    assert [record.value for record in records(log)] == [b"2" * 300, *([b"1"] if more else [])], "tombstones went"
+
+
 # Memory -----------------------------------------------------------------------------------------------------------
 
 

@@ -102,6 +102,7 @@ def measure_dirt(log: "PartitionLog", stable_end_offset: int, now_ms: int) -> Di
     for segment, segment_end in closed_segments(log):
         if segment_end <= first_dirty:
             clean_bytes += segment.size_bytes
+            may_grow = may_grow and not segment.dirty
             continue
         may_grow = may_grow and segment_end <= limit and not segment.dirty and not _is_too_young(log, segment, now_ms)
         if may_grow:
@@ -122,7 +123,9 @@ def plan_round(log: "PartitionLog", dirt: Dirt, now_ms: int, buffer_bytes: int) 
 
 
 def plan_tombstone_round(log: "PartitionLog", dirt: Dirt, bases: frozenset[int], now_ms: int) -> RoundPlan | None:
-    """A round over the clean segments that start at `bases`; None when they are gone."""
+    """A round over the clean segments that start at `bases`; None when they are gone. One that was the active segment
+    again, since the log was cut there, waits for its sync."""
+    bases = bases - {segment.base_offset for segment in log.segments if segment.dirty}
     chosen = [s for s in closed_segments(log) if s[0].base_offset in bases and s[1] <= dirt.first_dirty_offset]
     return _round_plan(log, chosen, dirt, now_ms, _NO_KEYS_BUFFER_BYTES, only_tombstones=True) if chosen else None
 
