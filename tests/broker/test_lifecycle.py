@@ -110,6 +110,27 @@ def test_starts_when_it_is_unfenced_and_knows_it() -> None:
     with_started(body)
 
 
+def test_after_a_silence_metadata_has_to_tell_what_was_done_in_it() -> None:
+    """The controller takes a broker back that it has fenced meanwhile, before that can know of it."""
+
+    async def body(broker: World, lifecycle: Lifecycle) -> None:
+        ages_ms: list[float] = []
+        broker.driver.knows_since = lambda age_ms: ages_ms.append(age_ms)
+        assert not lifecycle.knows_its_place()  # it was told that it was fenced
+        broker.driver.knows_since = lambda _: True
+        assert lifecycle.knows_its_place()
+        broker.driver.knows_since = lambda age_ms: ages_ms.append(age_ms)
+        assert lifecycle.knows_its_place()
+        silent_since = lifecycle.heard_at = lifecycle.heard_at - 1e6
+        await eventually_async(lambda: lifecycle.heard_at > silent_since)
+        assert not lifecycle.knows_its_place()
+        assert 0 <= ages_ms[-1] < 1e6, "since it was heard again"
+        broker.driver.knows_since = lambda _: True
+        assert lifecycle.knows_its_place()
+
+    with_started(body)
+
+
 def test_waits_for_an_earlier_incarnation_to_be_gone() -> None:
     world = World()
     world.refusals = [ErrorCode.DUPLICATE_BROKER_REGISTRATION] * 3

@@ -270,6 +270,7 @@ class Brokers(Cluster):
             incarnation_id=self.image.brokers[number].incarnation_id,
             directory_failed=lambda: None,
             heard_at=broker.clock.monotonic(),
+            knows_its_place=lambda: True,
         )
         broker.lifecycle, broker.epoch = lifecycle, epoch
         self.brokers[number] = broker

@@ -84,6 +84,9 @@ def test_a_leader_of_the_past_does_not_send_readers_back_to_the_start() -> None:
             read = await consume_from(cluster.brokers[cluster.partition().leader], 1)
             assert read.records
             assert (await consume_from(old, 2)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            old.lifecycle.heard_at += 1e6  # type: ignore[union-attr]
+            old.lifecycle.knows_its_place = lambda: False  # type: ignore[union-attr, method-assign]
+            assert (await consume_from(old, 2)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             assert (await consume_from(old, -3)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
     run(story)

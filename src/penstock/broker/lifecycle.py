@@ -63,6 +63,8 @@ class Lifecycle:
         self._complained = False
         self.heard_at = broker.clock.monotonic()
         """When the last report left that the controller has answered: it knows of us from then on, at the least."""
+        self._back_at: float | None = None
+        """When the controller answered after a silence, until metadata tells what it did in that."""
 
     @property
     def incarnation_id(self) -> bytes:
@@ -232,8 +234,20 @@ class Lifecycle:
             if self._want_shut_down:
                 self._handed_over.set()
             return False
+        now = broker.clock.monotonic()
+        if answer.is_fenced or (now - self.heard_at) * 1000 > broker.settings.broker_session_timeout_ms:
+            self._back_at = now
         self.heard_at = max(self.heard_at, min(sent_at, self._followed_at()))
         self._note(answer)
+        return True
+
+    def knows_its_place(self) -> bool:
+        """Not after a silence, until metadata tells what the controller did in it: that takes a broker back at its
+        first report, and may have given what it led to others."""
+        if self._back_at is not None:
+            if not self._broker.driver.knows_since((self._broker.clock.monotonic() - self._back_at) * 1000):
+                return False
+            self._back_at = None
         return True
 
     def _followed_at(self) -> float:

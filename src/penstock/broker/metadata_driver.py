@@ -33,7 +33,7 @@ from penstock.model.ports import Rng, SystemRng
 from penstock.quorum.bundle import LeaderChange, SnapshotChunk, VotersChange
 from penstock.quorum.core import Quorum
 from penstock.quorum.election_state import NOBODY, ElectionState, ReplicaKey
-from penstock.quorum.silence import silence_ms
+from penstock.quorum.silence import knows_since, silence_ms
 from penstock.quorum.voters import Endpoint, VoterSet
 from penstock.records.builder import BatchBuilder
 from penstock.wire.records import encode_metadata_record
@@ -165,6 +165,11 @@ class MetadataDriver:
     def silence_ms(self) -> float | None:
         """See `quorum.silence`."""
         return silence_ms(self._core, asyncio.get_running_loop().time() * 1000) if self._core is not None else None
+
+    def knows_since(self, age_ms: float) -> bool:
+        """See `quorum.silence`; as of so long ago."""
+        now_ms = asyncio.get_running_loop().time() * 1000
+        return self._core is not None and knows_since(self._core, now_ms - age_ms)
 
     @property
     def quorum(self) -> "QuorumService | None":

@@ -186,13 +186,14 @@ class ReplicaChanges:
 
     @property
     def is_heard(self) -> bool:
-        """Whether the controller has answered within a session: it gives this broker's leaderships to nobody else for
-        its silence."""
+        """Whether the controller has answered within a session, and what it did before that is known: it gives this
+        broker's leaderships to nobody else for its silence."""
         lifecycle, broker = self._broker.lifecycle, self._broker
         if lifecycle is None or len(broker.image.brokers) < 2:
             return True
         silence_ms = broker.settings.broker_session_timeout_ms
-        return (broker.clock.monotonic() - lifecycle.heard_at) * 1000 <= silence_ms
+        is_answered = (broker.clock.monotonic() - lifecycle.heard_at) * 1000 <= silence_ms
+        return is_answered and lifecycle.knows_its_place()
 
     def check_standing(self) -> None:
         """By the clock: clients that still reach a leader which nobody else reaches must not wait for it."""

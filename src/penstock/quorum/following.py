@@ -87,6 +87,7 @@ def fetched(quorum: "Quorum", response: FetchResponse, now_ms: float) -> None:
         hold_back(quorum, now_ms)
         return
     _heard_from_leader(quorum, role, now_ms)
+    role.answered_ms, role.leader_high_watermark = now_ms, response.high_watermark
     if response.diverging is not None:
         role.next_fetch_ms = NEVER
         quorum.truncate(truncation_offset(quorum, response.diverging))
@@ -100,7 +101,6 @@ def fetched(quorum: "Quorum", response: FetchResponse, now_ms: float) -> None:
 def _take_records(quorum: "Quorum", role: Follower, response: FetchResponse, now_ms: float) -> None:
     if response.records:
         role.next_fetch_ms = NEVER
-        role.leader_high_watermark = response.high_watermark
         quorum.replicate(response.records)
     else:
         role.next_fetch_ms = now_ms

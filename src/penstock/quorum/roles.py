@@ -30,6 +30,7 @@ class Follower:
     """Fetches from the leader of `epoch`."""
 
     __slots__ = (
+        "answered_ms",
         "download",
         "epoch",
         "fetch_deadline_ms",
@@ -47,13 +48,15 @@ class Follower:
         """Without a good answer until then the leader counts as lost; while one is carried out it may rest."""
         self.has_fetched = False
         """The leader has answered in this epoch."""
+        self.answered_ms: float = -NEVER
+        """When it answered a fetch last."""
         self.next_fetch_ms: float = 0
         """Not before; NEVER while an answer is being written to the log."""
         self.stand_at_ms: float = NEVER
         """The leader is known to be gone (it refuses connections, or said so): stand for election then."""
         self.download: Download | None = None
         self.leader_high_watermark = -1
-        """As it came with the records that are being written."""
+        """As it came with that answer."""
 
     def is_sure_of_leader(self, now_ms: float) -> bool:
         """Whether a pre-vote against the leader is refused."""
