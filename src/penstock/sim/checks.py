@@ -488,12 +488,13 @@ class Law:
             raise Violation(f"P12: {partition[0]}-{partition[1]}@{offset} was read, {end} are committed")
 
     def _is_beside_rot(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether a leader acknowledges what lies around its own damage, so that the test cannot read it there. The
-        others that may be elected have it, as far as they are up."""
+        """Whether a leader may have acknowledged what lies around its own damage, so that the test could not read it
+        there; it may lead no more when the client tells. The others that may be elected have it, as far as they are
+        up."""
         rotten = self.rotten.get(partition)
         topic = self.newest.topic(partition[0])
         state = topic.partition(partition[1]) if topic is not None else None
-        if rotten is None or state is None or self._ids.get(state.leader) is not self._machines[rotten]:
+        if rotten is None or state is None:
             return False
-        others = [each for each in probe.electable(state) if each != state.leader]
+        others = [each for each in probe.electable(state) if self._ids.get(each) is not self._machines[rotten]]
         return all(held.log.end_offset > offset for _, held in self._serving(*partition, others))

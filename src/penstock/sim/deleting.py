@@ -54,7 +54,7 @@ class DeletingClient(PipeliningClient):
         while not self.stopping and not await self._try(self._make_topic):  # noqa: ASYNC110 - virtual time costs nothing
             await asyncio.sleep(0.2)
         writing = asyncio.ensure_future(super().run())
-        while not self.stopping:
+        while not self.stopping and not writing.done():
             await asyncio.sleep(self.random.expovariate(2.0))
             await self._try(self._do_something)
         await writing
