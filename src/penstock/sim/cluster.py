@@ -251,43 +251,7 @@ class Cluster:
                     world, self.history, f"c{number}", self.bootstrap, TOPIC, group, read_committed=committed
                 )
             )
-        if self.extras.hasty_acks is not None:
-            self.clients.append(
-                HastyClient(
-                    world,
-                    self.history,
-                    "h0",
-                    self.bootstrap,
-                    self.partitions,
-                    self.extras.hasty_acks,
-                    alone=shape.nodes == 1,
-                )
-            )
-        if self.extras.racks:
-            self.clients.append(
-                ConsumingClient(
-                    world,
-                    self.history,
-                    "rk",
-                    self.bootstrap,
-                    TOPIC,
-                    "gr",
-                    read_committed=self.extras.reads_committed,
-                    racks=self.extras.racks,
-                )
-            )
-        if self.extras.reads_all:
-            self.clients.append(
-                ReadingClient(
-                    world,
-                    self.history,
-                    "ra",
-                    self.bootstrap,
-                    self.partitions,
-                    read_committed=self.extras.reads_committed,
-                    racks=self.extras.racks,
-                )
-            )
+        self.clients += self._clients_of_younger_extras()
         if shape.operator:
             operator = OperatingClient(
                 world,
@@ -314,6 +278,24 @@ class Cluster:
             client.on_acknowledged = self.law.acknowledged
             client.on_read = self.law.was_read
         return [asyncio.ensure_future(world.add_client(each.name).call(each.run())) for each in self.clients]
+
+    def _clients_of_younger_extras(self) -> Iterator[Client]:
+        """Who is hasty, and who reads from replicas nearby."""
+        world, extras = self.world, self.extras
+        if extras.hasty_acks is not None:
+            alone = self.shape.nodes == 1
+            yield HastyClient(
+                world, self.history, "h0", self.bootstrap, self.partitions, extras.hasty_acks, alone=alone
+            )
+        committed, racks = extras.reads_committed, extras.racks
+        if racks:
+            yield ConsumingClient(
+                world, self.history, "rk", self.bootstrap, TOPIC, "gr", read_committed=committed, racks=racks
+            )
+        if extras.reads_all:
+            yield ReadingClient(
+                world, self.history, "ra", self.bootstrap, self.partitions, read_committed=committed, racks=racks
+            )
 
     def _deleting_client(self) -> DeletingClient:
         retention = self.extras.retention_bytes
